@@ -1,0 +1,1 @@
+"""From a source of any format to encoded, scaled, shuffled rows: NumPy and Arrow only."""

@@ -1,0 +1,120 @@
+"""Silhouettes of many labelings of the same rows at once, to choose between them.
+
+All labelings are scored on the same queries against the same references, so that what separates
+them is not the draw: distances are computed once and shared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+QUERIES, REFERENCES = 2048, 8192
+_QUERY_BLOCK = 256
+_COLUMNS = 1024
+
+
+def score_labelings(
+    x: np.ndarray,
+    labelings: np.ndarray,
+    clusters: Sequence[int],
+    weight: np.ndarray | None = None,
+    seed: int = 0,
+    *,
+    queries: int = QUERIES,
+    references: int = REFERENCES,
+) -> list[float]:
+    """Sampled Euclidean silhouette of each labeling.
+
+    Parameters
+    ----------
+    x
+        ``(S, d)`` rows, finite.
+    labelings
+        ``(M, S)`` int64 labels, ``0 <= labelings[m] < clusters[m]``.
+    clusters
+        Number of clusters of each labeling.
+    weight
+        ``(S,)`` weights of the rows, None for equal ones.
+    seed
+        Draws the rows; the queries are the first of the references.
+    queries, references
+        Rows to score and rows to score against, at most.
+
+    Returns
+    -------
+    list of float
+        ``M`` values, nan where one cluster holds all references. At ``queries`` and
+        ``references`` of at least ``S`` they equal the exact silhouette.
+    """
+    generator = np.random.Generator(np.random.Philox(np.random.SeedSequence(seed)))
+    order = generator.permutation(len(x))[:references]
+    rows = np.ascontiguousarray(x[order], dtype=np.float32)
+    rows -= rows.mean(axis=0)  # distances do not care, float32 products do
+    weights = np.ones(len(rows)) if weight is None else np.asarray(weight, np.float64)[order]
+    values: list[float] = []
+    first = 0
+    while first < len(labelings):
+        last = first + 1
+        while last < len(labelings) and sum(clusters[first : last + 1]) <= _COLUMNS:
+            last += 1
+        part = labelings[first:last][:, order]
+        values += _score(rows, part, clusters[first:last], weights, min(queries, len(rows)))
+        first = last
+    return values
+
+
+def _score(
+    rows: np.ndarray,
+    labelings: np.ndarray,
+    clusters: Sequence[int],
+    weights: np.ndarray,
+    queries: int,
+) -> list[float]:
+    starts = np.concatenate([[0], np.cumsum(clusters)])
+    members = np.zeros((len(rows), starts[-1]), dtype=np.float32)  # (R, sum of k)
+    for start, labels in zip(starts, labelings, strict=False):
+        members[np.arange(len(rows)), start + labels] = weights
+    totals = members.sum(axis=0, dtype=np.float64)
+    counts = np.concatenate(
+        [np.bincount(row, minlength=k) for row, k in zip(labelings, clusters, strict=True)]
+    )
+    norms = np.einsum("ij,ij->i", rows, rows)
+    sums = np.zeros(len(labelings))
+    for begin in range(0, queries, _QUERY_BLOCK):
+        block = slice(begin, min(begin + _QUERY_BLOCK, queries))
+        squared = norms[block, None] + norms[None] - 2 * (rows[block] @ rows.T)
+        own = np.arange(block.start, block.stop)
+        squared[own - begin, own] = 0
+        distances = np.sqrt(np.maximum(squared, 0, out=squared), out=squared)
+        to_clusters = (distances @ members).astype(np.float64)  # (q, sum of k)
+        for position, labels in enumerate(labelings):
+            columns = slice(starts[position], starts[position + 1])
+            scores = _silhouettes(
+                to_clusters[:, columns],
+                labels[block],
+                weights[block],
+                totals[columns],
+                counts[columns],
+            )
+            sums[position] += float(np.dot(scores, weights[block]))
+    total = float(weights[:queries].sum())
+    used = [
+        int((counts[starts[i] : starts[i + 1]] > 0).sum()) for i in range(len(labelings))
+    ]
+    return [s / total if n > 1 else float("nan") for s, n in zip(sums, used, strict=True)]
+
+
+def _silhouettes(
+    sums: np.ndarray, labels: np.ndarray, weight: np.ndarray, totals: np.ndarray, counts: np.ndarray
+) -> np.ndarray:
+    """``(b - a) / max(a, b)`` of queries from their summed distances ``(q, k)``; singletons 0."""
+    index = np.arange(len(labels))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        means = np.where(counts > 0, sums / totals, np.inf)
+        a = sums[index, labels] / (totals[labels] - weight)
+        means[index, labels] = np.inf
+        b = means.min(axis=1)
+        scores = (b - a) / np.maximum(a, b)
+    return np.where((counts[labels] > 1) & np.isfinite(scores), scores, 0.0)

@@ -1,0 +1,147 @@
+"""Objective (8), ``‖x - x_T‖²`` with all features seen and free to move, and its gradient.
+
+Saha et al., ICML 2023, equation 8, in k-space: with ``U = R X'`` and ``A = (1-α)^T``
+
+    ‖x - x_T‖² = (1-A)² ‖x‖² - 2 (1-A) C·U + C' G C ,    ∂/∂C = 2 (G C - (1-A) U)
+
+and since ``N = 2 β G + c 1'`` and ``1' C = 1 - A``, ``β ∂/∂C = N C - (1-A) z_0``: one product.
+The adjoints below are carried times ``β``, which spares a pass over every large array.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from clam_dist.models.dynamics import Path, SharedCoupling, ascend, descend, remaining
+from clam_dist.models.sums import SPACE, Prototypes, Sums, block_rows, blocks, total, weigh
+
+BLOCK_ELEMENTS = 1 << 16
+"""Elements of one ``(P,k,rows)`` array of a block, by measurement."""
+
+
+def unmasked_sums(
+    x: Tensor,
+    weight: Tensor | None,
+    prototypes: Tensor,
+    beta: Tensor,
+    alpha: float,
+    steps: int,
+    *,
+    observed: Tensor | None = None,
+    log_epsilon: Tensor | None = None,
+) -> Sums:
+    """Loss (8) summed over rows, and its gradient, for all members at once.
+
+    Parameters
+    ----------
+    x : Tensor (B,d)
+        Rows; a missing entry holds what it is filled with.
+    weight : Tensor (B,), optional
+        Row weights.
+    prototypes : Tensor (P,k,d)
+    beta : Tensor (P,)
+    alpha, steps
+        Step size and number of steps.
+    observed : Tensor (B,d) bool, optional
+        False where a value is missing: it starts filled, moves with the rest, and never enters
+        the loss. Exact; it costs two more products of ``x``'s size.
+    log_epsilon : Tensor (P,k), optional
+        Logarithm of the prototypes' weights (equation 10).
+
+    Returns
+    -------
+    Sums
+        ``gradients`` holds ``prototypes`` and, where given, ``log_epsilon``.
+    """
+    held = Prototypes(prototypes, beta, log_epsilon)
+    gram = torch.bmm(held.rows, held.rows.transpose(1, 2))
+    coupling = SharedCoupling(2.0 * held.beta * gram + held.offset.unsqueeze(-1))
+    work = _Unmasked(held, coupling, alpha, steps)
+    lines = held.members * held.count
+    widest = max(lines, held.members * held.width) if observed is not None else lines
+    for rows in blocks(len(x), block_rows(widest, BLOCK_ELEMENTS)):
+        part = None if weight is None else weight[rows].to(x.dtype)
+        work.add(x[rows], part, None if observed is None else observed[rows])
+    return work.finish()
+
+
+class _Unmasked:
+    """Sums in the making; ``add`` takes one block of rows."""
+
+    def __init__(
+        self, held: Prototypes, coupling: SharedCoupling, alpha: float, steps: int
+    ) -> None:
+        self.held, self.coupling, self.alpha, self.steps = held, coupling, alpha, steps
+        self.moved = 1.0 - remaining(alpha, steps)  # 1 - A
+        self.loss = torch.zeros(held.members, dtype=torch.float64, device=held.rows.device)
+        self.entries = 0.0
+        self.start_gradient = torch.zeros_like(held.rows)  # Σ_t b_t error_t X
+        self.start_total = torch.zeros_like(held.offset)  # Σ_t b_t error_t 1
+        self.gram_gradient = torch.zeros_like(coupling.matrix)  # explicit part of ∂/∂G
+        self.direct = torch.zeros_like(held.rows)  # explicit part of ∂/∂R, missing values only
+
+    def add(self, x: Tensor, weight: Tensor | None, observed: Tensor | None) -> None:
+        start = self.held.start(x, SPACE)
+        path = descend(start, self.coupling, self.alpha, self.steps, True, SPACE)
+        first = SPACE.take("start_gradient", start.shape, start)
+        if observed is None:
+            adjoint = self._complete(x, weight, start, path, first)
+        else:
+            adjoint = self._incomplete(x, weight, observed, path)
+            first.zero_()
+        ascend(adjoint, path, self.coupling, self.alpha, True, first, SPACE)
+        lines = first.view(-1, len(x))
+        self.start_gradient.view(len(lines), -1).addmm_(lines, x)
+        self.start_total += first.sum(-1)
+
+    def _complete(
+        self, x: Tensor, weight: Tensor | None, start: Tensor, path: Path, first: Tensor
+    ) -> Tensor:
+        """Loss of rows with nothing missing; returns β ∂/∂C, puts ∂/∂U's share into ``first``."""
+        held, moved, mixture = self.held, self.moved, path.final
+        adjoint = SPACE.take("adjoint", start.shape, start)
+        torch.baddbmm(start, self.coupling.matrix, mixture, beta=-moved, out=adjoint)
+        # C·(β ∂/∂C - (1-A) z_0) + (1-A) C·c = 2 β (C'GC - 2 (1-A) C·U), a row at a time.
+        product = SPACE.take("error", start.shape, start)
+        torch.add(adjoint, start, alpha=-moved, out=product).mul_(mixture)
+        length = x.square().sum(1)  # faster than a row-wise dot for any width
+        weighed = torch.mul(mixture, -moved / self.alpha, out=first)
+        weigh(weighed, weight)
+        offset_total = weighed.sum(-1)  # -(1-A)/α Σ_b weight C
+        inner = total(product.sum(1), weight)
+        inner -= self.alpha * (offset_total.double() * held.offset.double()).sum(-1)
+        self.loss += moved**2 * total(length, weight) + inner / (2.0 * held.beta.view(-1).double())
+        self.entries += x.shape[1] * (len(x) if weight is None else float(weight.double().sum()))
+        self.gram_gradient.baddbmm_(weighed, mixture.transpose(1, 2), alpha=-self.alpha / moved)
+        # ``first`` also carries ∂/∂U, which is no part of the logits' adjoint.
+        self.start_total -= offset_total
+        return weigh(adjoint, weight)
+
+    def _incomplete(
+        self, x: Tensor, weight: Tensor | None, observed: Tensor, path: Path
+    ) -> Tensor:
+        """The same by ``m ⊙ ((1-A) x - C R)``, the loss on observed entries alone."""
+        held, mixture = self.held, path.final
+        seen = observed.T.to(x.dtype)
+        error = SPACE.take("residual", (held.members, held.width, len(x)), x)
+        base = (x.T * self.moved).expand(held.members, -1, -1)
+        torch.baddbmm(base, held.rows.transpose(1, 2), mixture, alpha=-1.0, out=error)
+        error.mul_(seen)
+        squares = error.square().sum(1)
+        self.loss += total(squares, weight)
+        self.entries += float(total(observed.sum(1), weight))
+        weigh(error, weight)
+        self.direct.baddbmm_(mixture, error.transpose(1, 2), beta=1.0, alpha=-2.0)
+        adjoint = SPACE.take("adjoint", mixture.shape, x)
+        return torch.bmm(held.scaled, error, out=adjoint).neg_()
+
+    def finish(self) -> Sums:
+        """Put the factors back and take every adjoint to the prototypes."""
+        held, alpha, coupling = self.held, self.alpha, self.coupling
+        gram = self.gram_gradient + 2.0 * alpha * coupling.gradient
+        held.gradient += 2.0 * alpha * self.start_gradient + self.direct
+        held.gradient += torch.bmm(gram + gram.transpose(1, 2), held.rows)
+        offset = self.start_total + coupling.gradient.sum(-1)
+        held.offset_gradient += alpha * offset / held.beta[:, :, 0]
+        return Sums(self.loss, self.entries, held.gradients())

@@ -1,0 +1,1 @@
+"""What changes weights: the population of members, its schedule, its steps and its checkpoints."""

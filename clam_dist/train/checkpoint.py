@@ -1,0 +1,81 @@
+"""Checkpoints: tensors as safetensors, the rest as JSON, published as current by the driver alone.
+
+A rank writes ``NAME.safetensors`` and ``NAME.json`` under names of its own; nothing reads them
+until the driver has replaced ``current.json``. So a stale rank of a lost attempt can write what
+it likes and change nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+CURRENT = "current.json"
+
+
+def save_checkpoint(
+    folder: str | Path, name: str, tensors: dict[str, torch.Tensor], state: dict[str, Any]
+) -> None:
+    """Write the two files of a checkpoint, each whole under its final name or not at all."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    target = folder / f"{name}.safetensors"
+    temporary = folder / f".{name}.safetensors"
+    save_file({key: value.detach().cpu().contiguous() for key, value in tensors.items()}, temporary)
+    os.replace(temporary, target)
+    _write_json(folder / f"{name}.json", state)
+
+
+def publish_checkpoint(folder: str | Path, name: str, digest: str) -> None:
+    """Make a checkpoint the current one and delete all but it and the one before.
+
+    Called by the driver only.
+    """
+    folder = Path(folder)
+    before = read_current(folder)
+    kept = {name}
+    if before is not None:
+        kept.add(before["name"])
+    previous = before["name"] if before is not None and before["name"] != name else None
+    _write_json(folder / CURRENT, {"name": name, "digest": digest, "previous": previous})
+    for path in folder.iterdir():
+        if path.suffix in {".safetensors", ".json"} and path.stem not in kept | {"current"}:
+            path.unlink(missing_ok=True)
+
+
+def read_current(folder: str | Path) -> dict[str, Any] | None:
+    """The published record, None where there is none."""
+    path = Path(folder) / CURRENT
+    if not path.exists():
+        return None
+    record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return record
+
+
+def load_checkpoint(
+    folder: str | Path, digest: str
+) -> tuple[dict[str, torch.Tensor], dict[str, Any]] | None:
+    """The current checkpoint of this very plan, or None.
+
+    A record of another digest (an older config in the same folder) is not used.
+    """
+    record = read_current(folder)
+    if record is None or record["digest"] != digest:
+        return None
+    folder = Path(folder)
+    state: dict[str, Any] = json.loads((folder / f"{record['name']}.json").read_text("utf-8"))
+    return load_file(folder / f"{record['name']}.safetensors"), state
+
+
+def _write_json(path: Path, value: dict[str, Any]) -> None:
+    temporary = path.with_name(f".{path.name}")
+    with open(temporary, "w", encoding="utf-8") as file:
+        json.dump(value, file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)

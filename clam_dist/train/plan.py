@@ -1,0 +1,152 @@
+"""What a rank is given to train: one frozen value, and the segments it is cut into."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from clam_dist.data.reader import ShardFile
+from clam_dist.train.members import Member
+from clam_dist.train.schedule import (
+    FINALISTS,
+    auto_batch_rows,
+    auto_epochs,
+    lanes_of,
+    power_of_two,
+)
+
+SEARCH_STEPS = 640
+"""Steps of the whole search on the sample: enough for Adam to settle (measured on ten sets)."""
+HALVINGS = 4
+"""Times that the search drops the worse half, at most."""
+
+Scorer = Callable[[np.ndarray, np.ndarray, Sequence[int], np.ndarray | None, int], list[float]]
+"""``(x (S, d), labelings (M, S), clusters (M,), weight (S,) | None, seed) -> M silhouettes``."""
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A run of epochs over one set of rows, after which the worse members are dropped.
+
+    Parameters
+    ----------
+    phase
+        ``search`` (rows of the sample) or ``train`` (all rows).
+    epochs, first_epoch
+        Passes, and the number of the first within its phase (keys the randomness).
+    keep
+        Members of each number of clusters that go on.
+    """
+
+    phase: str
+    epochs: int
+    first_epoch: int
+    keep: int
+
+
+@dataclass(frozen=True)
+class TrainPlan:
+    """All that a rank needs to know; paths, numbers and module-level functions only.
+
+    Parameters
+    ----------
+    shards_folder, shards
+        Where the rows lie, and the files.
+    folder
+        Where checkpoints and the result go.
+    sample_rows, width, weighted, has_missing
+        Rows of the sample, features, whether rows have weights, whether cells are missing.
+    batch_rows, search_batch_rows
+        Rows of a global batch of each phase.
+    members, segments
+        The sweep and its course.
+    model_settings, build_model
+        JSON of the model's settings, and the factory ``(settings, member) -> Model``.
+    score
+        Sampled silhouettes of several labelings of the sample.
+    starts
+        File of starting parameters for each number of clusters: ``(restarts, k, d)`` float32.
+    """
+
+    shards_folder: str
+    shards: tuple[ShardFile, ...]
+    folder: str
+    sample_rows: int
+    width: int
+    weighted: bool
+    has_missing: bool
+    seed: int
+    batch_rows: int
+    search_batch_rows: int
+    members: tuple[Member, ...]
+    segments: tuple[Segment, ...]
+    model_settings: dict[str, Any]
+    build_model: Callable[[dict[str, Any], Member], Any]
+    score: Scorer
+    select: str
+    starts: dict[int, str]
+    device: str
+    digest: str
+    buffer_bytes: int = 64 << 20
+
+    @property
+    def n_rows(self) -> int:
+        """Rows to train on."""
+        return sum(file.rows for file in self.shards)
+
+    def lanes(self, phase: str) -> int:
+        """Micro-batches of a global batch of the phase."""
+        return lanes_of(self.batch_rows if phase == "train" else self.search_batch_rows)
+
+
+def search_batch_rows(sample_rows: int) -> int:
+    """Rows of a batch in the search: about 1/32 of the sample, between 8 and 256."""
+    return min(max(power_of_two(sample_rows / 32), 8), 256)
+
+
+def plan_segments(
+    members: Sequence[Member], *, n_rows: int, sample_rows: int, batch_rows: int, epochs: int | None
+) -> tuple[Segment, ...]:
+    """The course of the sweep: halvings on the sample where there are many, then all rows.
+
+    Parameters
+    ----------
+    members
+        The sweep.
+    n_rows, sample_rows
+        Rows in all and in the sample.
+    batch_rows
+        Rows of a global batch in training.
+    epochs
+        Passes over all rows at the most, None for the automatic number.
+    """
+    by_clusters: dict[int, int] = {}
+    for member in members:
+        by_clusters[member.n_clusters] = by_clusters.get(member.n_clusters, 0) + 1
+    most = max(by_clusters.values())
+    segments: list[Segment] = []
+    first = 0
+    if most > FINALISTS or len(by_clusters) > 1:
+        per_pass = max(1, -(-sample_rows // search_batch_rows(sample_rows)))
+        passes = max(2 * HALVINGS, -(-SEARCH_STEPS // per_pass))
+        keep = most
+        # Equal shares of the passes: early rungs hold many members, late ones train the few.
+        share = max(1, passes // (HALVINGS + 1))
+        for rung in range(HALVINGS):
+            last = rung == HALVINGS - 1
+            keep = FINALISTS if last else max(FINALISTS, keep // 2)
+            length = passes - first if last else share
+            segments.append(Segment("search", length, first, keep))
+            first += length
+    searched = bool(segments)
+    cap = epochs if epochs is not None else auto_epochs(n_rows, batch_rows, searched=searched)
+    segments.append(Segment("train", cap, 0, 1))
+    return tuple(segments)
+
+
+def resolve_batch_rows(requested: int | None, n_rows: int) -> int:
+    """The batch asked for, no larger than the rows, or the automatic one."""
+    return min(requested, n_rows) if requested else auto_batch_rows(n_rows)

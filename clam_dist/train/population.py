@@ -1,0 +1,185 @@
+"""The members in training: groups of them as stacked tensors, one Adam step for all at once.
+
+Letters: ``P`` members of a group, ``k`` prototypes, ``d`` features, ``B`` rows of a micro-batch.
+A model is known here by three things only: ``gradient_sums``, ``predict`` and its parameters'
+names and shapes, each with a leading axis over members.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from clam_dist.train.members import Member
+from clam_dist.train.schedule import Plateau
+
+FIRST_DECAY, SECOND_DECAY, EPSILON = 0.9, 0.999, 1e-8
+"""Adam's constants (Kingma and Ba 2015), as the paper's authors left them."""
+
+
+class Model(Protocol):
+    """The equations of one model, as the trainer sees them."""
+
+    def gradient_sums(
+        self,
+        parameters: dict[str, torch.Tensor],
+        beta: torch.Tensor,
+        x: torch.Tensor,
+        weight: torch.Tensor | None,
+        observed: torch.Tensor | None,
+        key: tuple[int, ...],
+    ) -> Any:
+        """Sums over the rows of ``x``: ``loss (P,)``, ``entries`` and ``gradients`` by name."""
+        ...
+
+    def predict(
+        self,
+        parameters: dict[str, torch.Tensor],
+        beta: float,
+        x: torch.Tensor,
+        observed: torch.Tensor | None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Labels ``(B,)`` int64 and distances ``(B,)`` of rows under one member's parameters."""
+        ...
+
+
+@dataclass
+class Group:
+    """Members of equal settings, stacked: the unit of one product.
+
+    Parameters
+    ----------
+    members
+        Their descriptions, ``P`` of them, in the order of the leading axis.
+    model
+        The equations.
+    parameters, best
+        Tensors ``(P, ...)`` float32 by name: as they stand, and at each member's best round.
+    plateau
+        Learning rates and their rule.
+    """
+
+    members: list[Member]
+    model: Model
+    parameters: dict[str, torch.Tensor]
+    plateau: Plateau
+
+    def __post_init__(self) -> None:
+        self.names = sorted(self.parameters)
+        self.best = {name: value.clone() for name, value in self.parameters.items()}
+        self.first = {name: torch.zeros_like(value) for name, value in self.parameters.items()}
+        self.second = {name: torch.zeros_like(value) for name, value in self.parameters.items()}
+        device = self.parameters[self.names[0]].device
+        self.beta = torch.tensor([m.beta for m in self.members], device=device)
+        self.updates = 0
+
+    @property
+    def length(self) -> int:
+        """Length of the flattened sums: losses, entries and gradients."""
+        return len(self.members) + 1 + sum(self.parameters[n].numel() for n in self.names)
+
+    def sums(
+        self,
+        x: torch.Tensor,
+        weight: torch.Tensor | None,
+        observed: torch.Tensor | None,
+        key: tuple[int, ...],
+    ) -> torch.Tensor:
+        """Loss, entries and gradient sums of one micro-batch, flattened to float64."""
+        sums = self.model.gradient_sums(self.parameters, self.beta, x, weight, observed, key)
+        entries = torch.as_tensor(sums.entries, dtype=torch.float64, device=x.device).reshape(1)
+        parts = [sums.loss.to(torch.float64), entries]
+        parts += [sums.gradients[name].reshape(-1).to(torch.float64) for name in self.names]
+        return torch.cat(parts)
+
+    def update(self, sums: torch.Tensor) -> None:
+        """One Adam step from the global batch's sums; stopped members stay as they are."""
+        members = len(self.members)
+        entries = sums[members]
+        if float(entries) == 0:  # nothing observed among the hidden cells of this whole batch
+            return
+        self.updates += 1
+        rates = np.where(self.plateau.stopped, 0.0, self.plateau.rates)
+        correction = np.sqrt(1 - SECOND_DECAY**self.updates) / (1 - FIRST_DECAY**self.updates)
+        step = torch.as_tensor(rates * correction, dtype=torch.float32, device=sums.device)
+        start = members + 1
+        for name in self.names:
+            value = self.parameters[name]
+            flat = sums[start : start + value.numel()] / entries
+            start += value.numel()
+            gradient = flat.to(value.dtype).reshape(value.shape)
+            self.first[name].mul_(FIRST_DECAY).add_(gradient, alpha=1 - FIRST_DECAY)
+            self.second[name].mul_(SECOND_DECAY).addcmul_(
+                gradient, gradient, value=1 - SECOND_DECAY
+            )
+            scale = step.reshape(-1, *([1] * (value.ndim - 1)))
+            value.sub_(scale * self.first[name] / (self.second[name].sqrt() + EPSILON))
+
+    def remember(self, improved: np.ndarray) -> None:
+        """Keep the parameters of members that are at their best as the ones to choose from."""
+        chosen = torch.as_tensor(np.flatnonzero(improved))
+        for name in self.names:
+            self.best[name][chosen] = self.parameters[name][chosen]
+
+    def keep(self, positions: Sequence[int]) -> None:
+        """Drop all members but those at ``positions``."""
+        chosen = torch.as_tensor(list(positions), dtype=torch.int64)
+        self.members = [self.members[position] for position in positions]
+        self.beta = self.beta[chosen]
+        for store in (self.parameters, self.best, self.first, self.second):
+            for name in self.names:
+                store[name] = store[name][chosen].clone()
+        self.plateau.keep(np.asarray(positions, dtype=np.int64))
+
+    def restart_from_best(self, rate_factor: float) -> None:
+        """Begin a new phase from each member's best state, at a share of its first rate."""
+        for name in self.names:
+            self.parameters[name] = self.best[name].clone()
+            self.first[name].zero_()
+            self.second[name].zero_()
+        self.updates = 0
+        rates = np.asarray([m.learning_rate for m in self.members]) * rate_factor
+        self.plateau = Plateau(rates)
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Everything that training changes, by name, for a checkpoint."""
+        stores = {
+            "parameters": self.parameters,
+            "best": self.best,
+            "first": self.first,
+            "second": self.second,
+        }
+        return {f"{s}.{name}": store[name] for s, store in stores.items() for name in self.names}
+
+    def state(self) -> dict[str, Any]:
+        """The rest of the state, as JSON."""
+        return {
+            "members": [member.to_json() for member in self.members],
+            "updates": self.updates,
+            "plateau": self.plateau.state(),
+        }
+
+
+def build_group(
+    members: list[Member],
+    model: Model,
+    parameters: dict[str, torch.Tensor],
+    state: dict[str, Any] | None = None,
+    tensors: dict[str, torch.Tensor] | None = None,
+) -> Group:
+    """A group at its start, or as a checkpoint's ``state`` and ``tensors`` left it."""
+    group = Group(members, model, parameters, Plateau(np.array([m.learning_rate for m in members])))
+    if state is not None and tensors is not None:
+        group.updates = int(state["updates"])
+        group.plateau.restore(state["plateau"])
+        for store in ("parameters", "best", "first", "second"):
+            for name in group.names:
+                getattr(group, store)[name] = tensors[f"{store}.{name}"].clone()
+    return group
+
+
+ModelFactory = Callable[[Member], Model]

@@ -1,0 +1,85 @@
+"""One global batch: micro-batches computed side by side, combined in the fixed order, one update."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Executor as ThreadPool
+from itertools import product
+
+import numpy as np
+import torch
+
+from clam_dist.executor import Collective
+from clam_dist.train.population import Group
+from clam_dist.train.reduction import combine
+
+LaneBatch = tuple[int, np.ndarray, "np.ndarray | None"]
+
+
+def to_tensors(
+    x: np.ndarray, weight: np.ndarray | None, *, has_missing: bool, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
+    """Rows ``(B, d)`` float32 with nan where missing, as zeros there and a mask of what is seen.
+
+    The mask is None where nothing is missing.
+    """
+    rows = torch.from_numpy(x).to(device)
+    weights = None if weight is None else torch.from_numpy(weight).to(device, torch.float32)
+    if not has_missing:
+        return rows, weights, None
+    observed = ~torch.isnan(rows)
+    if bool(observed.all()):
+        return rows, weights, None
+    return torch.where(observed, rows, torch.zeros((), device=device)), weights, observed
+
+
+def batch_sums(
+    groups: Sequence[Group],
+    batches: Sequence[LaneBatch],
+    *,
+    lanes: int,
+    key: tuple[int, ...],
+    has_missing: bool,
+    device: torch.device,
+    collective: Collective,
+    pool: ThreadPool | None,
+) -> list[torch.Tensor]:
+    """Sums of one global batch for each group: the same bits on every rank.
+
+    Parameters
+    ----------
+    groups
+        The population.
+    batches
+        ``(lane, x, weight)`` of this rank's lanes.
+    lanes
+        Micro-batches of the global batch.
+    key
+        Keys the masks together with the lane; the same for every group, so that members see
+        the same rows under nested masks.
+    pool
+        Threads to compute (lane, group) pairs on, None for none. Each runs at one intra-op
+        thread, since products differ by thread count.
+    """
+    prepared = {
+        lane: to_tensors(x, weight, has_missing=has_missing, device=device)
+        for lane, x, weight in batches
+        if len(x)
+    }
+    pairs = list(product(prepared, range(len(groups))))
+
+    def compute(pair: tuple[int, int]) -> torch.Tensor:
+        lane, position = pair
+        return groups[position].sums(*prepared[lane], (*key, lane))
+
+    values = pool.map(compute, pairs) if pool is not None else map(compute, pairs)
+    by_pair = dict(zip(pairs, values, strict=True))
+    lengths = [group.length for group in groups]
+    zero = torch.zeros(sum(lengths), dtype=torch.float64, device=device)
+    flat = {
+        lane: torch.cat([by_pair[lane, position] for position in range(len(groups))])
+        if lane in prepared
+        else zero
+        for lane, _, _ in batches
+    }
+    return list(combine(flat, lanes, sum(lengths), collective).split(lengths))

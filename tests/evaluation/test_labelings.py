@@ -1,0 +1,49 @@
+"""Many labelings at once against scikit-learn, one at a time."""
+
+import numpy as np
+import pytest
+from sklearn.metrics import silhouette_score
+
+from clam_dist.evaluation.labelings import score_labelings
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return np.random.default_rng(3).normal(size=(300, 4)).astype(np.float32) + 5
+
+
+def test_with_all_rows_it_is_the_exact_silhouette(rows):
+    generator = np.random.default_rng(1)
+    clusters = [2, 7, 300]
+    labelings = np.stack([generator.integers(0, k, len(rows)) for k in clusters])
+    values = score_labelings(rows, labelings, clusters)
+    for value, labels in zip(values, labelings, strict=True):
+        assert value == pytest.approx(silhouette_score(rows, labels), abs=1e-5)
+
+
+def test_integer_weights_equal_rows_repeated(rows):
+    generator = np.random.default_rng(2)
+    labels = generator.integers(0, 3, len(rows))
+    weight = generator.integers(1, 3, len(rows))
+    value = score_labelings(rows, labels[None], [3], weight.astype(float))[0]
+    repeated = np.repeat(np.arange(len(rows)), weight)
+    # A repeated row's twins lie at distance 0 in its own cluster; the weighted form leaves the
+    # row's whole weight out, so the two agree up to that share of the cluster.
+    expected = silhouette_score(rows[repeated], labels[repeated])
+    assert value == pytest.approx(expected, abs=0.02)
+
+
+def test_one_cluster_in_use_scores_nan_and_empty_ones_are_harmless(rows):
+    labels = np.zeros((2, len(rows)), dtype=np.int64)
+    labels[1, :100] = 4
+    values = score_labelings(rows, labels, [3, 5])
+    assert np.isnan(values[0])
+    assert values[1] == pytest.approx(silhouette_score(rows, labels[1]), abs=1e-5)
+
+
+def test_blocks_of_columns_do_not_change_the_values(rows, monkeypatch):
+    generator = np.random.default_rng(4)
+    labelings = generator.integers(0, 6, (5, len(rows)))
+    whole = score_labelings(rows, labelings, [6] * 5)
+    monkeypatch.setattr("clam_dist.evaluation.labelings._COLUMNS", 7)
+    assert score_labelings(rows, labelings, [6] * 5) == pytest.approx(whole, abs=1e-6)

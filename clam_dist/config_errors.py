@@ -40,7 +40,8 @@ def nearest_key(key: str, known: Sequence[str]) -> str | None:
         found = difflib.get_close_matches(leaf, list(candidates), n=1, cutoff=cutoff)
         if found:
             return candidates[found[0]]
-    found = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
+    same_depth = [name for name in known if name.count(".") == key.count(".")]
+    found = difflib.get_close_matches(key, same_depth, n=1, cutoff=0.75)
     return found[0] if found else None
 
 

@@ -40,10 +40,10 @@ def folder(value: Any) -> str:
     """A local or shared folder as typed, without a ``file://`` scheme."""
     if not isinstance(value, str) or not value.strip():
         raise ValueError("expected the path of a folder, in quotes if it begins with {")
-    value = value.removeprefix("file://")
-    if re.match(r"[a-z][a-z0-9+.-]*:", value, re.IGNORECASE) and "://" in value:
-        raise ValueError(f"{value} is not a local or shared folder; name one (only sources may be)")
-    return value
+    path = str(value).removeprefix("file://")
+    if re.match("[a-z][a-z0-9+.-]*://", path, re.IGNORECASE):
+        raise ValueError(f"{path} is not a local or shared folder; only a source may be elsewhere")
+    return path
 
 
 def run_name(value: Any) -> str:

@@ -119,7 +119,8 @@ def write_json(path: str | Path, value: Any) -> None:
         temporary.unlink(missing_ok=True)
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise RunError(
-                f"disk full: {len(text)} bytes of {path} did not fit; free space and run again"
+                f"disk full: {len(text.encode())} bytes of {path} did not fit; free space and "
+                "run again"
             ) from error
         raise
 

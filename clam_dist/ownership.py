@@ -6,6 +6,7 @@ that run still lives on this machine, its heartbeat whether it lives on another.
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -188,6 +189,8 @@ def claim(
             "there at once; name a folder on another"
         ) from None
     except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise RunError(f"disk full: {folder} could not be made; free space") from error
         raise ConfigError(
             f"output.uri: cannot write in {folder}: {error.strerror}; name another folder"
         ) from error

@@ -1,30 +1,23 @@
 """Our own Prefect server, for a machine on which none is configured.
 
 Prefect's built-in temporary server has no UI and outlives a flow that is killed. This one is a
-child process with its UI on a free port of 127.0.0.1. It ends with its parent, however that
-ends: the kernel signals it (Linux), and a thread of it waits for the end of a pipe that the
-parent holds open (everywhere). A record in Prefect's home lets the next start remove a server
-that was left all the same.
-
-This file is also what the child runs (``python -P server.py --token TOKEN``), so its top level
-imports the standard library alone.
+child process (``server_process.py``) with its UI on a free port of 127.0.0.1, and ends with its
+parent, however that ends. A record in Prefect's home lets the next start remove a server that was
+left all the same.
 """
 
 from __future__ import annotations
 
-import argparse
-import contextlib
 import json
 import os
 import queue
 import secrets
-import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,15 +29,7 @@ STARTUP_TIMEOUT = 120.0
 """Seconds to wait for the server; the first start on a new home migrates a database."""
 
 _GRACE = 5.0
-"""Seconds the server may take to end after its parent is gone."""
-
-_DATABASE_SETTINGS = (
-    "PREFECT_SERVER_DATABASE_CONNECTION_URL",
-    "PREFECT_API_DATABASE_CONNECTION_URL",
-)
-
-# A server that lives as long as one run schedules nothing: what deployments need is left off.
-_IDLE_SERVICES = ("SCHEDULER", "LATE_RUNS", "FOREMAN", "TRIGGERS", "PAUSE_EXPIRATIONS", "DB_VACUUM")
+"""Seconds the server may take to end, of which it knows too."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +110,11 @@ class EmbeddedServer:
         remove_orphans(self.home)
         # A session of its own: ctrl-C in the terminal must reach the run alone, which still has
         # to tell the server how it ended.
-        command = [sys.executable, "-P", str(Path(__file__).resolve())]
+        command = [
+            sys.executable,
+            "-P",
+            str(Path(__file__).with_name("server_process.py").resolve()),
+        ]
         command += ["--token", self._token, "--parent", str(os.getpid())]
         variables = {**environ, "PREFECT_HOME": str(self.home)}
         variables.pop("PREFECT_API_URL", None)
@@ -260,163 +249,3 @@ def remove_orphans(home: Path) -> list[int]:
         path.unlink(missing_ok=True)
         path.with_suffix(".log").unlink(missing_ok=True)
     return ended
-
-
-def configured_api(environ: Mapping[str, str], folder: Path) -> tuple[str | None, Path]:
-    """The API address that the user configured, and Prefect's home.
-
-    Parameters
-    ----------
-    environ : mapping
-        The environment, such as ``os.environ``.
-    folder : Path
-        The current folder, where Prefect looks for ``.env``, ``prefect.toml`` and
-        ``pyproject.toml``.
-
-    Returns
-    -------
-    api_url : str or None
-        None where the environment, those files and the active profile name none.
-    home : Path
-        Prefect's home folder.
-
-    Notes
-    -----
-    Prefect takes a second to import, during which our own server could already be starting, so
-    it is asked only where a file exists that may say something.
-    """
-    home = Path(environ.get("PREFECT_HOME") or "~/.prefect").expanduser()
-    if environ.get("PREFECT_API_URL"):
-        return environ["PREFECT_API_URL"], home
-    profiles = Path(environ.get("PREFECT_PROFILES_PATH") or home / "profiles.toml").expanduser()
-    hints = {
-        profiles: "prefect_api_url",
-        folder / ".env": "prefect",
-        folder / "prefect.toml": "",
-        folder / "pyproject.toml": "tool.prefect",
-    }
-    for path, hint in hints.items():
-        if path.is_file() and hint in path.read_text(errors="replace").lower():
-            import prefect.settings
-            from prefect.context import refresh_global_settings_context
-
-            refresh_global_settings_context()
-            settings = prefect.settings.get_current_settings()
-            return settings.api.url, settings.home
-    return None, home
-
-
-def is_first_start(home: Path, environ: Mapping[str, str]) -> bool:
-    """True where the server will have to make its database."""
-    elsewhere = any(environ.get(name) for name in _DATABASE_SETTINGS)
-    return not elsewhere and not (home / "prefect.db").exists()
-
-
-def client_environment(environ: Mapping[str, str], api_url: str | None) -> dict[str, str]:
-    """Variables for the process that runs the flow.
-
-    Nothing is sent to Prefect's makers. Where the server is our own (``api_url``), it is reached
-    directly even where the environment names a proxy.
-    """
-    variables = {"DO_NOT_TRACK": "1", "PREFECT_SERVER_ANALYTICS_ENABLED": "false"}
-    if api_url is not None:
-        variables["PREFECT_API_URL"] = api_url
-        for name in ("NO_PROXY", "no_proxy"):
-            hosts = [host for host in environ.get(name, "").split(",") if host]
-            variables[name] = ",".join([*hosts, "127.0.0.1"])
-    return variables
-
-
-@contextlib.contextmanager
-def changed_environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables, for as long as the context lasts."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-
-
-# What follows runs in the child.
-
-
-def _die_with_parent(parent: int) -> None:
-    """Ask the kernel for SIGTERM when the parent's thread that started us ends (Linux)."""
-    if not sys.platform.startswith("linux"):
-        return
-    import ctypes
-
-    set_parent_death_signal = 1
-    ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
-    if os.getppid() != parent:  # it ended before we asked
-        raise SystemExit(1)
-
-
-def _end_with_parent() -> None:
-    """Block until the parent closes its end of our stdin or is gone, then end, by force if slow."""
-    sys.stdin.buffer.read()
-    os.kill(os.getpid(), signal.SIGTERM)  # at once while starting; uvicorn's own way later
-    time.sleep(_GRACE)
-    os._exit(1)
-
-
-def _server_settings(port: int) -> dict[str, str]:
-    """Settings of a server that lives as long as one run."""
-    settings = {f"PREFECT_SERVER_SERVICES_{name}_ENABLED": "false" for name in _IDLE_SERVICES}
-    return settings | {
-        "DO_NOT_TRACK": "1",
-        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-        "PREFECT_SERVER_UI_ENABLED": "true",
-        "PREFECT_SERVER_UI_API_URL": f"http://127.0.0.1:{port}/api",
-    }
-
-
-def serve(token: str, parent: int) -> None:
-    """Serve Prefect's API and UI until the parent is gone; names port and readiness on stdout."""
-    del token  # only to be seen in the command line
-    _die_with_parent(parent)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    lines = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # from here on stdout is the parent's to read, and prints go to the log
-    listener = socket.socket()
-    listener.bind(("127.0.0.1", 0))
-    port = listener.getsockname()[1]
-    lines.write(f"{port}\n")
-    os.environ.update(_server_settings(port))
-
-    import uvicorn
-
-    class Server(uvicorn.Server):
-        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-            await super().startup(sockets)
-            if self.started:
-                lines.write("ready\n")
-
-    import prefect
-    from prefect.server.api.server import create_app
-
-    static = Path(prefect.__file__).parent / "server"
-    if not os.access(static, os.W_OK):  # an installation shared by many: the UI needs a copy
-        os.environ.setdefault("PREFECT_UI_STATIC_DIRECTORY", os.environ["PREFECT_HOME"] + "/ui")
-    app = create_app(final=True)
-    server = Server(
-        uvicorn.Config(app, log_level="error", lifespan="on", timeout_graceful_shutdown=2)
-    )
-    server.run(sockets=[listener])
-
-
-def _main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--token", required=True)
-    parser.add_argument("--parent", type=int, required=True)
-    arguments = parser.parse_args()
-    serve(arguments.token, arguments.parent)
-
-
-if __name__ == "__main__":
-    _main()

@@ -69,8 +69,8 @@ def find_files(
     except PermissionError as error:
         raise DataError(f"source.uri: no permission to read '{uri}' ({error})") from error
     names = {_relative(name, base): name for name in paths}
-    shown = {name: at for name, at in names.items() if not _hidden(name)}
-    if filesystem.isdir(path):
+    shown = {name: at for name, at in names.items() if paths == [path] or not _hidden(name)}
+    if base == path:
         shown = {name: at for name, at in shown.items() if _has_suffix(name, suffixes)}
     if not shown:
         raise DataError(_nothing(uri, list(names), suffixes))
@@ -94,9 +94,12 @@ def stat_file(address: str, storage_options: StorageOptions) -> tuple[int, str]:
 
 
 def read_range(address: str, storage_options: StorageOptions, start: int, stop: int) -> bytes:
-    """Bytes ``start`` to ``stop`` of a file."""
+    """Bytes ``start`` to ``stop`` of a file; DataError where they cannot be read."""
     filesystem, path = open_filesystem(address, storage_options)
-    return filesystem.cat_file(path, start=start, end=stop)
+    try:
+        return filesystem.cat_file(path, start=start, end=stop)
+    except OSError as error:
+        raise DataError(f"file '{address}' cannot be read: {error}") from error
 
 
 def open_input(address: str, storage_options: StorageOptions) -> Any:

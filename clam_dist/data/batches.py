@@ -15,6 +15,10 @@ import numpy as np
 from clam_dist.data.sampling import generator
 
 _GOLDEN_RATIO = 0.6180339887498949
+_SLICES = 256
+"""Shards that one batch draws from, at least if there are as many: more mix no better, and each
+costs a read and a copy."""
+_BLOCK = 2**17
 
 
 class BatchPlan:
@@ -22,9 +26,10 @@ class BatchPlan:
 
     At step ``t`` a shard of ``n`` rows gives the rows ``[b(t), b(t + 1))``, where
     ``b(t) = floor((t n + phase) / S)`` and ``0 <= phase < S``; so each row comes exactly once an
-    epoch. Phases are spread evenly over a lane's shards (by multiples of the golden ratio), so
-    that shards with fewer rows than steps do not all give their rows at the same steps. Each
-    epoch a shard is read from another row on, drawn by ``(seed, epoch, shard)``, and wraps round.
+    epoch. A shard whose share would be less than ``batch_rows / 256`` rows gives that many at a
+    time, at some steps only. Phases are spread evenly over a lane's shards (by multiples of the
+    golden ratio), so that these do not all fall on the same steps. Each epoch a shard is read
+    from another row on, drawn by ``(seed, epoch, shard)``, and wraps round.
 
     Parameters
     ----------
@@ -39,25 +44,39 @@ class BatchPlan:
     """
 
     def __init__(self, rows: Sequence[int], lanes: int, batch_rows: int, seed: int) -> None:
+        if lanes < 1 or batch_rows < 1:
+            raise ValueError(f"lanes and batch_rows must be at least 1, got {lanes}, {batch_rows}")
         self.rows = np.asarray(rows, np.int64)  # (s,)
         self.lanes = lanes
         self.seed = seed
         self.steps = max(1, -(-int(self.rows.sum()) // batch_rows))
+        least = max(1, batch_rows // _SLICES)
+        self._unit = np.where(self.rows >= least * self.steps, 1, least)  # (s,) rows
+        self._units = -(-self.rows // self._unit)  # (s,)
         shard = np.arange(len(self.rows))
         turn = (shard // lanes) * _GOLDEN_RATIO + (shard % lanes) / lanes
-        self.phase = np.floor((turn % 1.0) * self.steps).astype(np.int64)  # (s,)
+        self._phase = np.floor((turn % 1.0) * self.steps).astype(np.int64)  # (s,)
 
     def shards_of(self, lane: int) -> np.ndarray:
         """Indices of the lane's shards, rising; int64."""
         return np.arange(lane, len(self.rows), self.lanes)
 
-    def bounds(self, step: int, shards: np.ndarray) -> np.ndarray:
-        """Where step ``step`` begins in each of ``shards``: int64, shape of ``shards``.
+    def bounds(self, step: int | np.ndarray, shards: np.ndarray) -> np.ndarray:
+        """Where step ``step`` begins in each of ``shards``.
 
-        ``bounds(0)`` is 0 and ``bounds(steps)`` the shard's rows. Places are counted from the
-        epoch's first row of the shard; see `rotations`.
+        Parameters
+        ----------
+        step : int or ndarray of int64, shape (t, 1)
+            From 0, which gives 0, to ``steps``, which gives the shard's rows.
+        shards : ndarray of int64, shape (s,)
+
+        Returns
+        -------
+        ndarray of int64, shape (s,) or (t, s)
+            Counted from the epoch's first row of the shard; see `rotations`.
         """
-        return (step * self.rows[shards] + self.phase[shards]) // self.steps
+        units = (step * self._units[shards] + self._phase[shards]) // self.steps
+        return np.minimum(units * self._unit[shards], self.rows[shards])
 
     def rotations(self, epoch: int) -> np.ndarray:
         """The row that each shard is read from in this epoch: int64, shape (s,)."""
@@ -65,5 +84,12 @@ class BatchPlan:
         return np.floor(turn * self.rows).astype(np.int64)
 
     def most_rows(self, shards: np.ndarray) -> int:
-        """A bound on the rows that these shards give together in any one step."""
-        return int(np.sum(-(-self.rows[shards] // self.steps)))
+        """The most rows that these shards give together in any one step."""
+        most = 0
+        block = max(1, _BLOCK // max(1, len(shards)))
+        for first in range(0, self.steps, block):
+            steps = np.arange(first, min(first + block, self.steps) + 1)[:, None]
+            # (t + 1, s) bounds -> (t, s) rows of each step and shard -> (t,) rows of each step
+            rows = np.diff(self.bounds(steps, shards), axis=0).sum(axis=1)
+            most = max(most, int(rows.max()))
+        return most

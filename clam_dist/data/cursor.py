@@ -87,8 +87,9 @@ class ShardCursor:
         row = (self._rotation + start) % n
         head = min(len(out.x), n - row)
         for first, part in ((row, out.part(0, head)), (0, out.part(head, len(out.x)))):
-            descriptor, layout = self._x_files.get(self._x_path)
-            layout.read_into(descriptor, self._file.offset + first, part.x)
+            if len(part.x) == 0:
+                continue
+            at = self._file.offset + first
+            self._x_files.read_into(self._x_path, at, part.x)
             if part.w is not None:
-                descriptor, layout = self._w_files.get(self._w_path)
-                layout.read_into(descriptor, self._file.offset + first, part.w)
+                self._w_files.read_into(self._w_path, at, part.w)

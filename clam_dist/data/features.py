@@ -223,9 +223,9 @@ def as_float64(values: pa.Array) -> np.ndarray:
     return values.to_numpy(zero_copy_only=False).astype(np.float64, copy=False)
 
 
-def category_text(values: pa.DictionaryArray) -> list[str | None]:
-    """The dictionary's values as text, None where the dictionary itself holds a null."""
-    return [None if value is None else str(value) for value in values.dictionary.to_pylist()]
+def category_text(dictionary: pa.Array) -> list[str | None]:
+    """A dictionary's values as text, None where it holds a null."""
+    return [None if value is None else str(value) for value in dictionary.to_pylist()]
 
 
 def _numbers(values: pa.Array, feature: Feature, where: Where, first_row: int) -> np.ndarray:
@@ -240,7 +240,7 @@ def _one_hot(values: pa.DictionaryArray, feature: Feature) -> np.ndarray:
     # The table of all one-hot rows, and a row of NaN last for whatever is missing or unknown.
     table = np.vstack([np.eye(feature.width), np.full((1, feature.width), np.nan)])
     missing = feature.width
-    text = category_text(values)
+    text = category_text(values.dictionary)
     codes = [missing if value is None else known.get(value, missing) for value in text]
     codes.append(missing)
     indices = pc.fill_null(values.indices.cast(pa.int64()), len(codes) - 1).to_numpy()
@@ -254,7 +254,7 @@ def _embedding(values: pa.Array, feature: Feature, where: Where, first_row: int)
     if values.null_count:
         row = int(np.argmax(values.is_null().to_numpy(zero_copy_only=False)))
         _refuse_embedding(feature, "is null", where, first_row + row)
-    lengths = _lengths(values)
+    lengths = list_lengths(values)
     wrong = lengths != feature.width
     if wrong.any():
         row = int(np.argmax(wrong))
@@ -265,8 +265,8 @@ def _embedding(values: pa.Array, feature: Feature, where: Where, first_row: int)
     return x
 
 
-def _lengths(values: pa.Array) -> np.ndarray:
-    """Length of each row's list, none of them null."""
+def list_lengths(values: pa.Array) -> np.ndarray:
+    """Length of each row's list, shape (n,); no row may be null."""
     if pa.types.is_fixed_size_list(values.type):
         return np.full(len(values), values.type.list_size)
     return np.diff(values.offsets.to_numpy())

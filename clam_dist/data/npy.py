@@ -17,7 +17,7 @@ from clam_dist.data.files import published
 from clam_dist.errors import RunError
 
 _BLOCK_BYTES = 4 * 2**20
-_OPEN_FILES = 128
+_OPEN_FILES = 256
 """Files of one kind kept open at once: far below the usual limit of 1024 for a process."""
 
 
@@ -110,8 +110,8 @@ class NpyLayout:
             raise _broken(self.path, error.strerror or str(error)) from error
 
 
-def open_npy(path: str, width: int | None, dtype: np.dtype) -> tuple[int, NpyLayout]:
-    """Open a ``.npy`` file for positioned reads, checking that it is what was written.
+def npy_layout(path: str, width: int | None, dtype: np.dtype) -> NpyLayout:
+    """Read a file's header, checking that the file is what was written.
 
     Parameters
     ----------
@@ -119,12 +119,6 @@ def open_npy(path: str, width: int | None, dtype: np.dtype) -> tuple[int, NpyLay
     width : int or None
         Values of each row; None for a file of one axis.
     dtype : numpy.dtype
-
-    Returns
-    -------
-    descriptor : int
-        To be closed by the caller.
-    layout : NpyLayout
 
     Raises
     ------
@@ -139,40 +133,63 @@ def open_npy(path: str, width: int | None, dtype: np.dtype) -> tuple[int, NpyLay
                 raise ValueError(f"version {version} of the format, not (1, 0)")
             shape, fortran, found = np.lib.format.read_array_header_1_0(file)
             start = file.tell()
-        expected = (shape[0],) if width is None else (shape[0], width)
-        if shape != expected or fortran or found != dtype:
-            raise ValueError(f"holds {found}{shape}, not {dtype}{expected}")
-        row_bytes = dtype.itemsize * (1 if width is None else width)
-        size = os.path.getsize(path)
-        if size != start + shape[0] * row_bytes:
-            raise ValueError(f"is {size} bytes, not {start + shape[0] * row_bytes}")
-        descriptor = os.open(path, os.O_RDONLY)
+            size = os.fstat(file.fileno()).st_size
     except OSError as error:
         raise _broken(path, error.strerror or str(error)) from error
-    except (ValueError, IndexError) as error:
+    except ValueError as error:
         raise _broken(path, str(error)) from error
-    return descriptor, NpyLayout(path, shape[0], row_bytes, start)
+    expected = (*shape[:1],) if width is None else (*shape[:1], width)
+    if shape != expected or not shape or fortran or found != dtype:
+        raise _broken(path, f"holds {found}{shape}, not {dtype}{expected}")
+    row_bytes = dtype.itemsize * (1 if width is None else width)
+    if size != start + shape[0] * row_bytes:
+        raise _broken(path, f"has {size} bytes, not {start + shape[0] * row_bytes}")
+    return NpyLayout(path, shape[0], row_bytes, start)
 
 
 class OpenNpyFiles:
-    """Descriptors of ``.npy`` files, the least recently used closed first."""
+    """Descriptors of ``.npy`` files of one kind, the least recently used closed first.
+
+    Parameters
+    ----------
+    width : int or None
+        Values of each row; None for files of one axis.
+    dtype : numpy.dtype
+    """
 
     def __init__(self, width: int | None, dtype: np.dtype) -> None:
         self._width, self._dtype = width, dtype
-        self._open: OrderedDict[str, tuple[int, NpyLayout]] = OrderedDict()
+        self._layouts: dict[str, NpyLayout] = {}
+        self._open: OrderedDict[str, int] = OrderedDict()
 
-    def get(self, path: str) -> tuple[int, NpyLayout]:
+    def read_into(self, path: str, first: int, out: np.ndarray) -> None:
+        """Fill ``out`` with the rows of the file ``path`` from row ``first`` on.
+
+        Raises
+        ------
+        RunError
+            The file is missing, cut off, of another shape or type, or cannot be read.
+        """
+        if path not in self._layouts:
+            self._layouts[path] = npy_layout(path, self._width, self._dtype)
+        self._layouts[path].read_into(self._descriptor(path), first, out)
+
+    def close(self) -> None:
+        """Close all files; reading opens them anew."""
+        while self._open:
+            os.close(self._open.popitem()[1])
+
+    def _descriptor(self, path: str) -> int:
         if path in self._open:
             self._open.move_to_end(path)
         else:
             if len(self._open) >= _OPEN_FILES:
-                os.close(self._open.popitem(last=False)[1][0])
-            self._open[path] = open_npy(path, self._width, self._dtype)
+                os.close(self._open.popitem(last=False)[1])
+            try:
+                self._open[path] = os.open(path, os.O_RDONLY)
+            except OSError as error:
+                raise _broken(path, error.strerror or str(error)) from error
         return self._open[path]
-
-    def close(self) -> None:
-        while self._open:
-            os.close(self._open.popitem()[1][0])
 
 
 def _broken(path: str, reason: str) -> RunError:

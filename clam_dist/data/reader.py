@@ -191,17 +191,18 @@ class ShardReader:
             ready.put(error)
 
     def _fill(self, step: int, slot: RowBuffer) -> Batches:
-        starts = self._plan.bounds(step, self._shards).tolist()
-        stops = self._plan.bounds(step + 1, self._shards).tolist()
+        starts = self._plan.bounds(step, self._shards)
+        stops = self._plan.bounds(step + 1, self._shards)
         batches: Batches = []
         shard, filled = 0, 0
         for lane, shards in self._lanes:
-            first = filled
-            for i in range(shard, shard + len(shards)):
-                if stops[i] > starts[i]:
-                    self._cursors[i].copy(starts[i], stops[i], slot, filled)
-                    filled += stops[i] - starts[i]
-            shard += len(shards)
+            first, lane_end = filled, shard + len(shards)
+            giving = shard + np.flatnonzero(stops[shard:lane_end] > starts[shard:lane_end])
+            cuts = zip(giving.tolist(), starts[giving].tolist(), stops[giving].tolist())
+            for i, start, stop in cuts:
+                self._cursors[i].copy(start, stop, slot, filled)
+                filled += stop - start
+            shard = lane_end
             part = slot.part(first, filled)
             batches.append((lane, part.x, part.w))
         return batches

@@ -30,7 +30,7 @@ def generator(seed: int, purpose: str, *key: int) -> np.random.Generator:
     *key : int
         Which draw of that purpose, such as the epoch or the shard; each at least 0.
     """
-    spawn_key = (xxhash.xxh32_intdigest(purpose), *key)
+    spawn_key = (xxhash.xxh32_intdigest(purpose.encode()), *key)
     return np.random.Generator(np.random.Philox(np.random.SeedSequence(seed, spawn_key=spawn_key)))
 
 

@@ -120,16 +120,17 @@ def plan_shards(source: Source, shard_rows: int) -> list[ShardTask]:
         raise ValueError(f"shard_rows must be at least 1, got {shard_rows}")
     tasks: list[ShardTask] = []
     held: list[Fragment] = []
-    first_shard = pieces = 0
+    rows = first_shard = pieces = 0
     groups = _filled_row_groups(source)
     for place, group in enumerate(groups):
         held.append(group)
-        rows = sum(held_group.n_rows for held_group in held)
+        rows += group.n_rows
         if rows >= shard_rows or place == len(groups) - 1:
             joined = _join(held, pieces)
             cut = _cut_evenly(rows, shard_rows)
             tasks.append(ShardTask(len(tasks), joined, first_shard, cut))
-            first_shard, pieces, held = first_shard + len(cut), pieces + len(joined), []
+            first_shard, pieces = first_shard + len(cut), pieces + len(joined)
+            held, rows = [], 0
     return tasks
 
 

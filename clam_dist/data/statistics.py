@@ -6,7 +6,7 @@ Legend: n rows, d encoded dimensions. Everything is float64 until ``Scaling.appl
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
 
@@ -20,12 +20,11 @@ LARGEST_SCALED = 1e18
 LARGEST_NORMED = 1e150
 # A deviation below this part of the mean is the rounding of sums, as of 0.1 + 0.2 and 0.3.
 ROUNDING = 4 * np.finfo(np.float64).eps
+_ARRAYS = ("count", "mean", "m2", "minimum", "maximum")
 SCALINGS = ("standard", "minmax", "unit", "none")
-# Rows looked at first, so that a column that does not rise is found out at once.
-RISE_PROBE = 64
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Statistics:
     """Counts and moments of each encoded dimension over some consecutive rows.
 
@@ -43,19 +42,12 @@ class Statistics:
     """float64 (d,): NaN where no value was seen."""
     maximum: np.ndarray
     """float64 (d,): NaN where no value was seen."""
-    increasing: np.ndarray
-    """bool (d,): every row's value is above the row's before; False where one is missing."""
-    first: np.ndarray
-    """float64 (d,): the first row's value; NaN where missing or without rows."""
-    last: np.ndarray
-    """float64 (d,): the last row's value; NaN where missing or without rows."""
 
     @classmethod
     def empty(cls, width: int) -> Statistics:
         """Statistics of no rows: merging with them changes nothing."""
         zero, nan = np.zeros(width), np.full(width, np.nan)
-        rises = np.ones(width, dtype=bool)
-        return cls(0, np.zeros(width, dtype=np.int64), zero, zero, nan, nan, rises, nan, nan)
+        return cls(0, np.zeros(width, dtype=np.int64), zero, zero, nan, nan)
 
     @classmethod
     def of(cls, x: np.ndarray) -> Statistics:
@@ -69,6 +61,13 @@ class Statistics:
         rows, width = x.shape
         if rows == 0:
             return cls.empty(width)
+        # Values near the largest float64 overflow into infinite moments; fit_scaling refuses them.
+        with np.errstate(over="ignore", invalid="ignore"):
+            return cls._moments(x)
+
+    @classmethod
+    def _moments(cls, x: np.ndarray) -> Statistics:
+        rows, width = x.shape
         total = x.sum(axis=0)
         # NaN + anything is NaN: the sums tell whether any value is missing, without another pass.
         if np.isnan(total).any():
@@ -85,9 +84,7 @@ class Statistics:
             minimum, maximum = x.min(axis=0), x.max(axis=0)
         np.multiply(deviation, deviation, out=deviation)
         m2 = deviation.sum(axis=0)
-        # copies: a row of x would keep the whole batch alive
-        first, last = x[0].copy(), x[-1].copy()
-        return cls(rows, count, mean, m2, minimum, maximum, _rises(x), first, last)
+        return cls(rows, count, mean, m2, minimum, maximum)
 
     def merge(self, other: Statistics) -> Statistics:
         """Statistics of this part's rows followed by the ``other``'s.
@@ -102,18 +99,28 @@ class Statistics:
         count = self.count + other.count
         # 0 of a feature seen in neither part stays 0
         share = other.count / np.maximum(count, 1)
-        delta = other.mean - self.mean
+        with np.errstate(over="ignore", invalid="ignore"):
+            delta = other.mean - self.mean
+            mean = self.mean + delta * share
+            m2 = self.m2 + other.m2 + delta * delta * (self.count * share)
         return Statistics(
             rows=self.rows + other.rows,
             count=count,
-            mean=self.mean + delta * share,
-            m2=self.m2 + other.m2 + delta * delta * (self.count * share),
+            mean=mean,
+            m2=m2,
             minimum=np.fmin(self.minimum, other.minimum),
             maximum=np.fmax(self.maximum, other.maximum),
-            increasing=self.increasing & other.increasing & (other.first > self.last),
-            first=self.first,
-            last=other.last,
         )
+
+    def take(self, dimensions: slice) -> Statistics:
+        """Statistics of some of the dimensions."""
+        return replace(self, **{name: getattr(self, name)[dimensions] for name in _ARRAYS})
+
+    @classmethod
+    def beside(cls, parts: Sequence[Statistics]) -> Statistics:
+        """Statistics of the same rows' dimensions, side by side; at least one part."""
+        arrays = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _ARRAYS}
+        return cls(rows=parts[0].rows, **arrays)
 
     @property
     def variance(self) -> np.ndarray:
@@ -132,16 +139,14 @@ class Statistics:
 
     def to_json(self) -> dict[str, Any]:
         """As a dict of JSON values, None for NaN; exact: ``from_json`` gives the same bits."""
-        return {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
+        return {"rows": self.rows, **{name: _plain(getattr(self, name)) for name in _ARRAYS}}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Statistics:
         """The statistics that ``to_json`` described."""
-        dtypes = {"count": np.int64, "increasing": np.bool_}
         arrays = {
-            field.name: np.array(value[field.name], dtype=dtypes.get(field.name, np.float64))
-            for field in fields(cls)
-            if field.name != "rows"
+            name: np.array(value[name], dtype=np.int64 if name == "count" else np.float64)
+            for name in _ARRAYS
         }
         return cls(rows=value["rows"], **arrays)
 
@@ -151,7 +156,7 @@ def merge_all(parts: Iterable[Statistics]) -> Statistics:
     return reduce(Statistics.merge, parts)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Scaling:
     """``(x - center) / scale``, and for ``unit`` each row divided by its norm."""
 
@@ -243,38 +248,35 @@ def fit_scaling(statistics: Statistics, kind: str, names: Sequence[str] = ()) ->
         else:
             center[seen], scale[varies] = statistics.minimum[seen], spread[varies]
         center[statistics.constant] = statistics.minimum[statistics.constant]
-    with np.errstate(over="ignore", invalid="ignore"):
-        extremes = (np.stack([statistics.minimum, statistics.maximum]) - center) / scale
-    _refuse_overflow(extremes, kind, names)
+    _refuse_overflow(statistics, center, scale, kind, names)
     return Scaling(center, scale, kind)
 
 
-def _refuse_overflow(scaled: np.ndarray, kind: str, names: Sequence[str]) -> None:
-    """Refuse scaled extremes, shape (2, d), that later sums of squares could not hold."""
+def _refuse_overflow(
+    statistics: Statistics,
+    center: np.ndarray,
+    scale: np.ndarray,
+    kind: str,
+    names: Sequence[str],
+) -> None:
+    """Refuse values that, scaled, later sums of squares could not hold."""
     largest = LARGEST_NORMED if kind == "unit" else LARGEST_SCALED
-    # NaN (no value seen) compares False; an overflow has become an infinity
-    wrong = (np.abs(scaled) > largest).any(axis=0)
+    with np.errstate(over="ignore", invalid="ignore"):
+        # (2, d); NaN where no value was seen, which compares False
+        extremes = (np.stack([statistics.minimum, statistics.maximum]) - center) / scale
+    finite = np.isfinite(center) & np.isfinite(scale)
+    wrong = (np.abs(extremes) > largest).any(axis=0) | ~finite
     if wrong.any():
         index = int(np.argmax(wrong))
         name = f"'{names[index]}'" if len(names) else f"number {index}"
         raise DataError(
-            f"feature {name} has values up to {np.nanmax(np.abs(scaled[:, index])):.3g} after "
-            f"scaling '{kind}', more than the {largest:.3g} that can be squared and summed. "
-            "Use prepare.scaling: standard, or add the column to source.exclude."
+            f"feature {name} has values from {statistics.minimum[index]:.3g} to "
+            f"{statistics.maximum[index]:.3g}, too large for prepare.scaling: {kind} (scaled "
+            f"values may reach {largest:.0e}). Use smaller units or prepare.scaling: standard, or "
+            "add the column to source.exclude."
         )
 
 
-def _rises(x: np.ndarray) -> np.ndarray:
-    """bool (d,): each row strictly above the one before."""
-    probe = x[: RISE_PROBE + 1]
-    rises = (probe[1:] > probe[:-1]).all(axis=0) & ~np.isnan(x[0])
-    for column in np.flatnonzero(rises):
-        values = x[:, column]
-        rises[column] = (values[1:] > values[:-1]).all()
-    return rises
-
-
-def _plain(value: np.ndarray | int) -> list[Any] | int:
-    if not isinstance(value, np.ndarray):
-        return value
+def _plain(value: np.ndarray) -> list[Any]:
+    """A list for JSON, which has no NaN."""
     return [None if item != item else item for item in value.tolist()]

@@ -65,7 +65,9 @@ class Coupling(Protocol):
         """``keep · z_0 + N C`` into ``out``; all ``(n,k,B)``."""
         ...
 
-    def pull(self, error: Tensor, mixture: Tensor, adjoint: Tensor, keep: float, gain: float) -> None:
+    def pull(
+        self, error: Tensor, mixture: Tensor, adjoint: Tensor, keep: float, gain: float
+    ) -> None:
         """Add the share of ``error`` (adjoint of the logits) to the coupling's own gradient, and
 
         set ``adjoint ← keep · adjoint + gain · N' error`` in place.
@@ -95,7 +97,9 @@ class SharedCoupling:
     def logits(self, start: Tensor, keep: float, mixture: Tensor, out: Tensor) -> Tensor:
         return torch.baddbmm(start, self.matrix, mixture, beta=keep, out=out)
 
-    def pull(self, error: Tensor, mixture: Tensor, adjoint: Tensor, keep: float, gain: float) -> None:
+    def pull(
+        self, error: Tensor, mixture: Tensor, adjoint: Tensor, keep: float, gain: float
+    ) -> None:
         self.gradient.baddbmm_(error, mixture.transpose(1, 2))
         adjoint.baddbmm_(self._transposed, error, beta=keep, alpha=gain)
 

@@ -50,7 +50,9 @@ class RowCoupling:
         moved = self._moved(self.shifted, mixture, "moved")
         return torch.baddbmm(start, self.scaled, moved, beta=keep, out=out)
 
-    def pull(self, error: Tensor, mixture: Tensor, adjoint: Tensor, keep: float, gain: float) -> None:
+    def pull(
+        self, error: Tensor, mixture: Tensor, adjoint: Tensor, keep: float, gain: float
+    ) -> None:
         moved = self._moved(self.shifted, mixture, "moved")
         self.scaled_gradient.baddbmm_(error, moved.transpose(1, 2))
         back = self._moved(self.scaled, error, "moved")

@@ -118,9 +118,7 @@ class _Unmasked:
         self.start_total -= offset_total
         return weigh(adjoint, weight)
 
-    def _incomplete(
-        self, x: Tensor, weight: Tensor | None, observed: Tensor, path: Path
-    ) -> Tensor:
+    def _incomplete(self, x: Tensor, weight: Tensor | None, observed: Tensor, path: Path) -> Tensor:
         """The same by ``m ⊙ ((1-A) x - C R)``, the loss on observed entries alone."""
         held, mixture = self.held, path.final
         seen = observed.T.to(x.dtype)

@@ -18,6 +18,7 @@ import torch
 
 from clam_dist.data.reader import ShardFile, ShardReader
 from clam_dist.executor import Collective
+from clam_dist.models.rows import to_tensors
 from clam_dist.train.checkpoint import load_checkpoint, save_checkpoint
 from clam_dist.train.members import Member, group_members
 from clam_dist.train.plan import Segment, TrainPlan
@@ -27,7 +28,7 @@ from clam_dist.train.reseeding import reseed
 from clam_dist.train.result import score_candidates, write_result
 from clam_dist.train.schedule import ROUND_STEPS
 from clam_dist.train.selection import keep_best
-from clam_dist.train.step import batch_sums, to_tensors
+from clam_dist.train.step import batch_sums
 
 VALIDATION_ROWS = 4096
 """Rows of the sample on which every round is judged, always under the same masks."""
@@ -331,13 +332,8 @@ class Trainer:
 
     def sample_tensors(self, rows: slice) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Rows of the sample as ``x (n, d)`` and what is observed (None for all)."""
-        x, _, observed = to_tensors(
-            np.array(self.sample[rows]),
-            None,
-            has_missing=self.plan.has_missing,
-            device=self.device,
-        )
-        return x, observed
+        x = np.array(self.sample[rows])
+        return to_tensors(x, has_missing=self.plan.has_missing, device=self.device)
 
 
 def lanes_of_rows(rows: int) -> int:
@@ -353,6 +349,4 @@ def slice_of_lane(rows: int, lanes: int, lane: int) -> slice:
 def sample_files(rows: int, lanes: int) -> list[ShardFile]:
     """The sample's one file as a virtual shard for each lane."""
     slices = [slice_of_lane(rows, lanes, lane) for lane in range(lanes)]
-    return [
-        ShardFile(path="sample", rows=part.stop - part.start, offset=part.start) for part in slices
-    ]
+    return [ShardFile("sample.x.npy", part.stop - part.start, part.start) for part in slices]

@@ -10,27 +10,11 @@ import numpy as np
 import torch
 
 from clam_dist.executor import Collective
+from clam_dist.models.rows import to_tensors
 from clam_dist.train.population import Group
 from clam_dist.train.reduction import combine
 
 LaneBatch = tuple[int, np.ndarray, "np.ndarray | None"]
-
-
-def to_tensors(
-    x: np.ndarray, weight: np.ndarray | None, *, has_missing: bool, device: torch.device
-) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
-    """Rows ``(B, d)`` float32 with nan where missing, as zeros there and a mask of what is seen.
-
-    The mask is None where nothing is missing.
-    """
-    rows = torch.from_numpy(x).to(device)
-    weights = None if weight is None else torch.from_numpy(weight).to(device, torch.float32)
-    if not has_missing:
-        return rows, weights, None
-    observed = ~torch.isnan(rows)
-    if bool(observed.all()):
-        return rows, weights, None
-    return torch.where(observed, rows, torch.zeros((), device=device)), weights, observed
 
 
 def batch_sums(
@@ -62,9 +46,7 @@ def batch_sums(
         thread, since products differ by thread count.
     """
     prepared = {
-        lane: to_tensors(x, weight, has_missing=has_missing, device=device)
-        for lane, x, weight in batches
-        if len(x)
+        lane: _prepare(x, weight, has_missing, device) for lane, x, weight in batches if len(x)
     }
     pairs = list(product(prepared, range(len(groups))))
 
@@ -83,3 +65,11 @@ def batch_sums(
         for lane, _, _ in batches
     }
     return list(combine(flat, lanes, sum(lengths), collective).split(lengths))
+
+
+def _prepare(
+    x: np.ndarray, weight: np.ndarray | None, has_missing: bool, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
+    rows, observed = to_tensors(x, has_missing=has_missing, device=device)
+    weights = None if weight is None else torch.from_numpy(weight).to(device, torch.float32)
+    return rows, weights, observed

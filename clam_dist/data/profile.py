@@ -1,0 +1,220 @@
+"""One streaming pass over a source: each fragment's profile, and their merger.
+
+Statistics of one-hot categories are not streamed (which categories there are is known only at the
+end) but follow exactly from how often each category comes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from clam_dist.data.features import Feature, FeatureSchema, category_text, read_encoded
+from clam_dist.data.keys import KeyTrace, trace
+from clam_dist.data.parquet import StorageOptions
+from clam_dist.data.source import CATEGORY, NUMERIC, Fragment, Source
+from clam_dist.data.statistics import Statistics
+from clam_dist.errors import DataError
+
+MOST_CATEGORIES = 256
+"""Distinct values of a category column, each an encoded dimension; more is an error."""
+
+
+@dataclass(frozen=True)
+class FragmentProfile:
+    """What one fragment's pass found; small, whatever the fragment's size."""
+
+    statistics: Statistics
+    """Of all encoded dimensions but the categories'."""
+    categories: dict[str, Counter[str]]
+    """For each category column, rows of each of its values."""
+    keys: dict[str, KeyTrace]
+    """For each integer feature, whether it looks like a key."""
+    bytes: int
+    """Decoded size of the features' columns."""
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What the pass over the whole source found."""
+
+    schema: FeatureSchema
+    """With every category known."""
+    statistics: Statistics
+    """Of all d encoded dimensions."""
+    keys: tuple[str, ...]
+    """Integer columns that only rise or never repeat."""
+    bytes: int
+    """Decoded size of the features' columns."""
+
+    def warnings(self) -> list[str]:
+        """What a person should know before the features are used, a sentence or two each."""
+        names = np.array(self.schema.names)
+        statistics = self.statistics
+        warnings = [
+            f"Column '{column}' looks like a key: its values only rise or never repeat. Add it to "
+            "source.keep to have it in the output, or to source.exclude, unless it is a feature."
+            for column in self.keys
+        ]
+        empty = statistics.count == 0
+        if statistics.constant.any():
+            warnings.append(f"Constant, so of no effect: {_list(names[statistics.constant])}.")
+        if empty.any():
+            warnings.append(f"Missing in every row, so of no effect: {_list(names[empty])}.")
+        return warnings
+
+    def to_json(self) -> dict[str, Any]:
+        """As a dict of JSON values; ``from_json`` gives an equal profile back."""
+        return {
+            "schema": self.schema.to_json(),
+            "statistics": self.statistics.to_json(),
+            "keys": list(self.keys),
+            "bytes": self.bytes,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Profile:
+        """The profile that ``to_json`` described."""
+        return cls(
+            FeatureSchema.from_json(value["schema"]),
+            Statistics.from_json(value["statistics"]),
+            tuple(value["keys"]),
+            value["bytes"],
+        )
+
+
+def profile_fragment(
+    source: Source,
+    schema: FeatureSchema,
+    fragment: Fragment,
+    storage_options: StorageOptions = None,
+) -> FragmentProfile:
+    """Read a fragment once, in bounded memory.
+
+    Parameters
+    ----------
+    schema : FeatureSchema
+        As selected, with the widths of embeddings resolved.
+
+    Raises
+    ------
+    DataError
+        As of ``read_encoded``; a category column with too many distinct values.
+    """
+    plain = replace(schema, features=tuple(f for f in schema.features if f.kind != CATEGORY))
+    categories: dict[str, Counter[str]] = {
+        f.column: Counter() for f in schema.features if f.kind == CATEGORY
+    }
+    keys = {f.column: KeyTrace.empty() for f in plain.features if _is_integer(f)}
+    statistics, decoded = Statistics.empty(plain.width), 0
+    for batch, x in read_encoded(
+        source, fragment, plain, storage_options, columns=list(categories)
+    ):
+        statistics = statistics.merge(Statistics.of(x))
+        for column, counts in categories.items():
+            counts.update(_count_categories(batch.column(column)))
+            _refuse_many(column, counts)
+        for column in keys:
+            keys[column] = trace(keys[column], batch.column(column))
+        decoded += batch.nbytes
+    return FragmentProfile(statistics, categories, keys, decoded)
+
+
+def merge_profiles(schema: FeatureSchema, parts: Iterable[FragmentProfile]) -> Profile:
+    """Merge the profiles of all fragments, in the fragments' order.
+
+    Raises
+    ------
+    DataError
+        A category column with too many distinct values; features without any dimension, since
+        they are categories which are missing in every row.
+    """
+    merged = _merge_parts(parts)
+    features, columns, start = [], [], 0
+    for feature in schema.features:
+        if feature.kind == CATEGORY:
+            counts = merged.categories[feature.column]
+            feature = replace(feature, width=len(counts), categories=tuple(sorted(counts)))
+            columns.append(_one_hot_statistics(counts, feature, merged.statistics.rows))
+        else:
+            columns.append(merged.statistics.take(slice(start, start + feature.width)))
+            start += feature.width
+        features.append(feature)
+    resolved = replace(schema, features=tuple(features))
+    if resolved.width == 0:
+        raise DataError(
+            f"no usable feature: {_list(resolved.columns)} are categories, missing in every row. "
+            "Name other columns in source.features."
+        )
+    keys = tuple(column for column, known in merged.keys.items() if known.is_key)
+    return Profile(resolved, Statistics.beside(columns), keys, merged.bytes)
+
+
+def _merge_parts(parts: Iterable[FragmentProfile]) -> FragmentProfile:
+    merged: FragmentProfile | None = None
+    for part in parts:
+        if merged is None:
+            merged = part
+            continue
+        for column, counts in part.categories.items():
+            merged.categories[column].update(counts)
+            _refuse_many(column, merged.categories[column])
+        keys = {column: merged.keys[column].merge(known) for column, known in part.keys.items()}
+        statistics = merged.statistics.merge(part.statistics)
+        merged = FragmentProfile(statistics, merged.categories, keys, merged.bytes + part.bytes)
+    if merged is None:
+        raise ValueError("no fragment profiles to merge")
+    return merged
+
+
+def _one_hot_statistics(counts: Mapping[str, int], feature: Feature, rows: int) -> Statistics:
+    """Statistics of a category's one-hot dimensions (w,) from the rows of each category."""
+    ones = np.array([counts[category] for category in feature.categories], dtype=np.float64)
+    seen = int(ones.sum())
+    count = np.full(feature.width, seen, dtype=np.int64)
+    alone = ones == seen
+    return Statistics(
+        rows=rows,
+        count=count,
+        mean=ones / max(seen, 1),
+        m2=ones * (seen - ones) / max(seen, 1),
+        minimum=alone.astype(np.float64),
+        maximum=np.ones(feature.width),
+    )
+
+
+def _count_categories(values: pa.DictionaryArray) -> Counter[str]:
+    """Rows of each category in a batch; nulls are no category."""
+    codes = values.indices.drop_null().to_numpy()
+    rows = np.bincount(codes, minlength=len(values.dictionary))
+    used = np.flatnonzero(rows)
+    # Only those that occur: a pandas categorical may carry a dictionary of all it ever had.
+    text = category_text(values.dictionary.take(pa.array(used)))
+    counts: Counter[str] = Counter()
+    for category, count in zip(text, rows[used].tolist(), strict=True):
+        if category is not None:
+            counts[category] += count
+    return counts
+
+
+def _refuse_many(column: str, counts: Mapping[str, int]) -> None:
+    if len(counts) > MOST_CATEGORIES:
+        raise DataError(
+            f"category column '{column}' has more than {MOST_CATEGORIES} distinct values "
+            f"(at least {len(counts)}). Add '{column}' to source.exclude or source.keep."
+        )
+
+
+def _is_integer(feature: Feature) -> bool:
+    return feature.kind == NUMERIC and feature.type.startswith(("int", "uint"))
+
+
+def _list(names: Iterable[str], most: int = 10) -> str:
+    listed = [f"'{name}'" for name in names]
+    more = f" and {len(listed) - most} more" if len(listed) > most else ""
+    return ", ".join(listed[:most]) + more

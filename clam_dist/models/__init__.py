@@ -1,0 +1,1 @@
+"""The models' equations in torch: no ranks, no files but the bundle."""

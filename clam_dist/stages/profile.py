@@ -1,0 +1,91 @@
+"""Stage 1: freeze the source, read every feature once, and fix how values are scaled."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from clam_dist.data.features import FeatureSchema
+from clam_dist.data.parquet import open_parquet
+from clam_dist.data.profile import FragmentProfile, merge_profiles, profile_fragment
+from clam_dist.data.selection import resolve_widths, select_features
+from clam_dist.data.source import Fragment, Source, plan_fragments
+from clam_dist.data.statistics import fit_scaling
+from clam_dist.errors import DataError
+from clam_dist.stages.context import Context, StageResult
+
+FRAGMENT_ROWS = 131_072
+
+
+def fragments_of(source: Source) -> list[Fragment]:
+    """The pieces of a source that are mapped over: about 64, of 131 072 rows or more."""
+    return plan_fragments(source, max(FRAGMENT_ROWS, -(-source.n_rows // 64)))
+
+
+def run(context: Context) -> StageResult:
+    """Profile the source; the manifest holds all that later stages need to know of it."""
+    config = context.config
+    source = open_parquet(config.source.uri, context.storage_options)
+    if source.n_rows == 0:
+        raise DataError(
+            f"source.uri: '{config.source.uri}' has {len(source.files)} file(s) and 0 rows; "
+            "there is nothing to cluster"
+        )
+    schema = select_features(
+        source,
+        features=config.source.features,
+        exclude=config.source.exclude,
+        keep=config.source.keep,
+        label=config.source.label,
+        weight=config.source.weight,
+    )
+    schema = resolve_widths(source, schema, context.storage_options)
+    if schema.skipped:
+        listed = "; ".join(f"'{column}' is {why}" for column, why in schema.skipped)
+        context.emit("log", level="INFO", message=f"not used as features: {listed}")
+    _check_clusters(config.model.n_clusters, source.n_rows)
+    context.size = (source.n_rows, max(schema.width, 1))
+
+    fragments = fragments_of(source)
+    task = partial(
+        _profile, source=source, schema=schema, storage_options=context.storage_options
+    )
+    parts = context.executor.map(task, fragments)
+    rows = [fragment.n_rows for fragment in fragments]
+    profile = merge_profiles(schema, context.track("profile", parts, rows))
+    for warning in profile.warnings():
+        context.warn(warning)
+    if not config.source.keep:
+        context.warn(
+            "source.keep names no column: rows of labels/ join the source by position only"
+        )
+    scaling = fit_scaling(profile.statistics, config.prepare.scaling, profile.schema.names)
+    return StageResult(
+        {
+            "source": source.to_json(),
+            "schema": profile.schema.to_json(),
+            "statistics": profile.statistics.to_json(),
+            "scaling": scaling.to_json(),
+            "warnings": profile.warnings(),
+            "n_rows": source.n_rows,
+            "n_features": profile.schema.width,
+            "decoded_bytes": profile.bytes,
+            "missing_values": int(np.sum(profile.statistics.missing)),
+        }
+    )
+
+
+def _profile(
+    fragment: Fragment, *, source: Source, schema: FeatureSchema, storage_options: dict
+) -> FragmentProfile:
+    return profile_fragment(source, schema, fragment, storage_options)
+
+
+def _check_clusters(n_clusters: int | tuple[int, ...], n_rows: int) -> None:
+    most = max(n_clusters) if isinstance(n_clusters, tuple) else n_clusters
+    if most > n_rows:
+        raise DataError(
+            f"model.n_clusters: {most} clusters were asked for and the source has {n_rows} rows; "
+            f"ask for {n_rows} or fewer"
+        )

@@ -1,0 +1,127 @@
+"""Stage 6: the model's bundle and the page that people read."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+
+from clam_dist import __version__
+from clam_dist.assign import Labeller
+from clam_dist.models.bundle import save_bundle
+from clam_dist.reporting.report import write_report
+from clam_dist.stages.assign import assignment_of
+from clam_dist.stages.context import STAGE_NAMES, Context, StageResult
+from clam_dist.stages.evaluate import read_sums
+from clam_dist.stages.train import read_result
+
+PACKAGES = ("torch", "numpy", "pyarrow", "dask", "distributed", "scikit-learn", "xarray", "prefect")
+
+
+def run(context: Context) -> StageResult:
+    """Write ``model/`` and ``report.html``."""
+    write_bundle(context)
+    report = context.output / "report.html"
+    write_report(report, **report_inputs(context))
+    files = [path for path in (context.output / "model").rglob("*") if path.is_file()]
+    return StageResult({"report": "report.html", "model": "model"}, [report, *sorted(files)])
+
+
+def write_bundle(context: Context) -> None:
+    """The model as it can be used without the source: parameters, means, scaling, schema."""
+    assignment = assignment_of(context)
+    parameters = Labeller(assignment).parameters
+    sums, scaling = read_sums(context), context.scaling
+    save_bundle(
+        context.output / "model",
+        prototypes=parameters["prototypes"],
+        cluster_means=sums.means,
+        settings=assignment.settings,
+        member=assignment.member,
+        schema=context.schema.to_json(),
+        scaling=scaling.to_json(),
+        version=__version__,
+    )
+
+
+def report_inputs(context: Context) -> dict[str, Any]:
+    """What both the page and the flow's artifact show, as plain values."""
+    evaluated, result = context.data("evaluate"), read_result(context)
+    return {
+        "metrics": evaluated["metrics"] | {"seconds": stage_seconds(context)},
+        "run": run_record(context),
+        "history": result["history"],
+        "profile": profile_table(context),
+        "cluster_profile": evaluated["clusters"],
+        "silhouettes": evaluated["bands"],
+        "members": result["members"],
+        "passed_over": result["passed_over"],
+    }
+
+
+def stage_seconds(context: Context) -> dict[str, float]:
+    """Wall seconds of each stage that is done, in the run that did it."""
+    done = (name for name in STAGE_NAMES if name in context.manifests)
+    return {name: float(context.manifests[name]["seconds"]) for name in done}
+
+
+def profile_table(context: Context) -> dict[str, Any]:
+    """Each feature's statistics in original units."""
+    statistics = context.statistics
+    columns = {
+        "count": statistics.count,
+        "missing": statistics.missing,
+        "mean": statistics.mean,
+        "deviation": np.sqrt(statistics.variance),
+        "minimum": statistics.minimum,
+        "maximum": statistics.maximum,
+    }
+    rows = [
+        {"feature": name} | {key: _plain(values[i]) for key, values in columns.items()}
+        for i, name in enumerate(context.schema.names)
+    ]
+    return {"features": rows, "warnings": context.data("profile")["warnings"]}
+
+
+def _plain(value: Any) -> float | int | None:
+    number = value.item()
+    return number if number - number == 0 else None
+
+
+def run_record(context: Context) -> dict[str, Any]:
+    """``run.json``: the config with its automatic values resolved, and what it was done with."""
+    train = context.data("train")
+    source = context.source
+    return {
+        "config": context.config.public_dict(),
+        "resolved": {
+            "model.beta": train["winner"]["beta"],
+            "model.objective": train["winner"]["objective"],
+            "train.batch_rows": train["batch_rows"],
+            "train.epochs": train["epochs"],
+            "train.learning_rate": train["winner"]["learning_rate"],
+            "train.device": train["device"],
+            "prepare.shard_rows": context.shard_rows(source.n_rows, context.schema.width),
+            "evaluate.references": context.data("assign")["references"],
+            "cluster.workers": context.executor.workers if context.started else None,
+            "training_ranks": train["ranks"],
+        },
+        "digest": context.config.run_digest(),
+        "stages": {
+            name: {"digest": manifest["digest"], "seconds": manifest["seconds"]}
+            for name, manifest in context.manifests.items()
+        },
+        "source": {
+            "uri": context.config.source.uri,
+            "files": [
+                {"name": f.name, "size": f.size, "modified": f.modified, "footer": f.footer}
+                for f in source.files
+            ],
+        },
+        "versions": {"python": sys.version.split()[0], "clam_dist": __version__}
+        | {package: version(package) for package in PACKAGES},
+        "machine": {"system": platform.platform()},
+    }

@@ -1,0 +1,247 @@
+"""A run from its claim on the output folder to ``_SUCCESS``: the only composer of the stages."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from clam_dist.config import Config
+from clam_dist.data.files import disk_errors, remove_temporaries
+from clam_dist.data.parquet import open_parquet
+from clam_dist.errors import ConfigError
+from clam_dist.executor import Event
+from clam_dist.launch import make_executor
+from clam_dist.manifests import read_manifest, write_json, write_manifest
+from clam_dist.ownership import Claim, claim
+from clam_dist.reporting.markdown import markdown_report
+from clam_dist.stages import assign, evaluate, profile, report, shards, train
+from clam_dist.stages.context import STAGE_NAMES, Context, StageResult, strictly
+
+logger = logging.getLogger("clam_dist")
+
+STAGES: dict[str, Callable[[Context], StageResult]] = {
+    "profile": profile.run,
+    "shards": shards.run,
+    "train": train.run,
+    "assign": assign.run,
+    "evaluate": evaluate.run,
+    "report": report.run,
+}
+RESULTS = ("labels", "model", "evaluation", "metrics.json", "run.json", "report.html")
+
+
+@dataclass(frozen=True)
+class StageOutcome:
+    """A stage that is done: its manifest, whether it had been done before, and its seconds."""
+
+    name: str
+    manifest: dict[str, Any]
+    reused: bool
+    seconds: float
+
+
+class Run:
+    """One claimed output folder and the stages on the way to it. Made by :func:`open_run`."""
+
+    def __init__(
+        self, config: Config, held: Claim, run_id: str, on_event: Callable[[Event], None]
+    ) -> None:
+        self.config, self.run_id = config, run_id
+        self.output = str(held.output)
+        self.already_done = held.already_done
+        self._claim = held
+        self._began = time.monotonic()
+        self._context = Context(
+            config=config,
+            output=Path(self.output).absolute(),
+            work=Path(config.work_folder()).absolute(),
+            make_executor=make_executor,
+            on_event=on_event,
+        )
+
+    def stage(self, name: str) -> StageOutcome:
+        """Do one stage, or take it as done where its manifest holds.
+
+        Parameters
+        ----------
+        name
+            One of :data:`STAGE_NAMES`, in their order.
+        """
+        self._claim.check()
+        context = self._context
+        digest = context.digest(name)
+        manifest = read_manifest(context.work, name, digest)
+        if manifest is not None:
+            context.manifests[name] = manifest
+            seconds = float(manifest["seconds"])
+            context.emit("stage", stage=name, status="reused", seconds=seconds)
+            return StageOutcome(name, manifest, True, seconds)
+        context.emit("stage", stage=name, status="started", seconds=0.0)
+        began = time.monotonic()
+        with disk_errors(str(context.work)):
+            result = STAGES[name](context)
+        seconds = time.monotonic() - began
+        context.manifests[name] = write_manifest(
+            context.work,
+            name,
+            {
+                "data": strictly(result.data),
+                "files": _described(context.work, result.files),
+                "seconds": seconds,
+            },
+            digest,
+        )
+        context.emit("stage", stage=name, status="finished", seconds=seconds)
+        return StageOutcome(name, context.manifests[name], False, seconds)
+
+    def finish(self) -> dict[str, Any]:
+        """Write ``metrics.json``, ``run.json`` and ``_SUCCESS``; remove the work folder.
+
+        Returns
+        -------
+        dict
+            The metrics.
+        """
+        context = self._context
+        record = report.run_record(context)
+        seconds = report.stage_seconds(context)
+        seconds["total"] = time.monotonic() - self._began
+        metrics = context.data("evaluate")["metrics"] | {
+            "seconds": seconds,
+            "peak_rss_bytes": context.close(),
+        }
+        with disk_errors(self.output):
+            write_json(context.output / "metrics.json", metrics)
+            write_json(context.output / "run.json", record | {"run_id": self.run_id})
+        self._claim.succeed()
+        if not self.config.work.keep:
+            shutil.rmtree(context.work)
+        return metrics
+
+    def metrics(self) -> dict[str, Any]:
+        """The metrics of a finished run."""
+        text = (self._context.output / "metrics.json").read_text(encoding="utf-8")
+        found: dict[str, Any] = json.loads(text)
+        return found
+
+    def markdown_report(self) -> str:
+        """One screen of Markdown about the run, once its report stage is done."""
+        return markdown_report(output=self.output, **report.report_inputs(self._context))
+
+    def close(self) -> None:
+        """Stop what the run started; what is finished stays for a rerun."""
+        self._context.close()
+
+
+def _described(work: Path, files: Any) -> list[dict[str, Any]]:
+    from clam_dist.manifests import describe_files
+
+    return describe_files(work, files)
+
+
+@contextmanager
+def open_run(
+    config: Config,
+    *,
+    force: bool = False,
+    on_event: Callable[[Event], None] | None = None,
+    now: datetime | None = None,
+) -> Iterator[Run]:
+    """Claim the config's output folder and yield the run.
+
+    Parameters
+    ----------
+    config
+        A validated config.
+    force
+        Replace a finished run, and forget what an unfinished one had done.
+    on_event
+        Takes the run's events (dicts with a key ``event``), from any thread.
+    now
+        Fills ``{date}`` and ``{time}`` of folder names; default the present.
+
+    Raises
+    ------
+    ConfigError
+        The output folder is someone else's, its owner lives, or it holds other results.
+    """
+    config = config.resolve_templates(now or datetime.now())
+    run_id = uuid.uuid4().hex[:12]
+    with claim(
+        config.output.uri,
+        run_id=run_id,
+        digest=config.run_digest(),
+        config_public=config.result_dict(),
+        force=force,
+    ) as held:
+        run = Run(config, held, run_id, on_event or (lambda event: None))
+        if run.already_done:
+            _check_same_source(config, held.output)
+            yield run
+            return
+        _prepare(run, held, fresh=force)
+        try:
+            yield run
+        finally:
+            run.close()
+
+
+def run(
+    config: Config,
+    *,
+    force: bool = False,
+    on_event: Callable[[Event], None] | None = None,
+) -> dict[str, Any]:
+    """Run the whole pipeline; return its metrics (those on disk where it is already done)."""
+    with open_run(config, force=force, on_event=on_event) as opened:
+        if opened.already_done:
+            return opened.metrics()
+        for name in STAGE_NAMES:
+            opened.stage(name)
+        return opened.finish()
+
+
+def _prepare(opened: Run, held: Claim, *, fresh: bool) -> None:
+    """Clear what a lost or replaced run left where it would be taken for this one's."""
+    work, output = Path(opened.config.work_folder()), held.output
+    if held.previous is not None and not held.resumed:
+        # Results of another config: nothing of them may stand beside this run's.
+        for name in RESULTS:
+            path = output / name
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+    if fresh and (work / "manifests").is_dir():
+        shutil.rmtree(work)
+    with disk_errors(str(work)):
+        os.makedirs(work, exist_ok=True)
+    for folder in {work, output}:
+        remove_temporaries(str(folder))
+
+
+def _check_same_source(config: Config, output: Path) -> None:
+    """A finished run is done only for the data that it saw."""
+    record = json.loads((output / "run.json").read_text(encoding="utf-8"))
+    before = {f["name"]: (f["size"], f["footer"]) for f in record["source"]["files"]}
+    source = open_parquet(config.source.uri, config.source.storage_options_plain())
+    after = {f.name: (f.size, f.footer) for f in source.files}
+    differing = sorted(
+        name for name in before.keys() | after.keys() if before.get(name) != after.get(name)
+    )
+    if differing:
+        raise ConfigError(
+            f"output.uri: {output} holds a finished run of this config on other data "
+            f"({len(differing)} file(s) differ, such as '{differing[0]}'); name another folder, "
+            "or replace it with --force"
+        )

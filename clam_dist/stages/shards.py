@@ -1,0 +1,83 @@
+"""Stage 2: rows decoded once, scaled, shuffled and laid down as shards; samples drawn on the way."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from clam_dist.data.files import check_disk
+from clam_dist.data.samples import merge_samples
+from clam_dist.data.sharding import write_shards
+from clam_dist.data.shards import disk_needed, plan_shards
+from clam_dist.errors import DataError
+from clam_dist.stages.context import Context, StageResult
+
+SAMPLE_ROWS, SAMPLE_BYTES = 16_384, 64 << 20
+"""Bounds of the sample that seeds, searches and judges: enough rows for a silhouette known to
+.003, few enough to hold in memory on every rank."""
+
+
+def sample_rows(width: int) -> int:
+    """Rows of the sample for ``width`` features."""
+    return max(256, min(SAMPLE_ROWS, SAMPLE_BYTES // (4 * width)))
+
+
+def run(context: Context) -> StageResult:
+    """Write shards, sample and silhouette queries into the work folder."""
+    config, source, schema = context.config, context.source, context.schema
+    tasks = plan_shards(source, context.shard_rows(source.n_rows, schema.width))
+    samples = {
+        "sample": sample_rows(schema.width),
+        "query": min(config.evaluate.silhouette_rows, source.n_rows),
+    }
+    weight = config.source.weight
+    limit = None if config.work.size_limit == "auto" else int(config.work.size_limit)
+    folder = context.shards_folder
+    needed = disk_needed(tasks, schema.width, weight is not None, samples)
+    check_disk(str(folder), needed, limit)
+    folder.mkdir(parents=True, exist_ok=True)
+    task = partial(
+        write_shards,
+        source=source,
+        schema=schema,
+        scaling=context.scaling,
+        seed=config.seed,
+        folder=str(folder),
+        samples=samples,
+        weight_column=weight,
+        missing=config.prepare.missing,
+        fill=np.where(context.statistics.count > 0, context.statistics.mean, np.nan),
+        storage_options=context.storage_options,
+    )
+    parts = context.executor.map(task, tasks)
+    results = list(context.track("shards", parts, [task.n_rows for task in tasks]))
+    candidates = {name: [result.candidates[name] for result in results] for name in samples}
+    merged = merge_samples(str(folder), candidates, samples)
+    if weight is not None:
+        _check_weights(np.load(folder / "sample.w.npy"), weight)
+    skipped = sum(result.skipped_rows for result in results)
+    if skipped:
+        context.warn(
+            f"{skipped} of {source.n_rows} rows have no value in any feature: they are not "
+            "trained on, and their labels are null"
+        )
+    files = [folder / path for result in results for path, _ in result.files]
+    files += [folder / path for sample in merged.values() for path, _ in sample.files]
+    return StageResult(
+        {
+            "shards": [shard.to_json() for result in results for shard in result.shards],
+            "samples": {name: sample.to_json() for name, sample in merged.items()},
+            "skipped_rows": skipped,
+            "bytes": sum(path.stat().st_size for path in files),
+        },
+        files,
+    )
+
+
+def _check_weights(weights: np.ndarray, column: str) -> None:
+    if not float(weights.sum()) > 0:
+        raise DataError(
+            f"weight column '{column}' is 0 in all {len(weights)} sampled rows; use positive "
+            "weights, or leave source.weight out"
+        )

@@ -1,0 +1,51 @@
+"""How a run or a task ends: one message for the person, one state for Prefect, one exit code."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import traceback
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from prefect.states import State
+
+    from clam_dist.errors import ClamDistError
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM outside the flow; inside, Prefect raises its own ``TerminationSignal``."""
+
+
+def ending_state(caught: BaseException) -> State:
+    """The state of a run or task that ended with an exception: one message, no stack of frames."""
+    from prefect import runtime
+    from prefect.exceptions import TerminationSignal
+    from prefect.states import Cancelled, Failed
+
+    # A worker that ends a deployed run expects to see its signal.
+    deployed = runtime.deployment.id is not None
+    stop = isinstance(caught, TerminationSignal)
+    if (stop and deployed) or not (stop or isinstance(caught, (Exception, KeyboardInterrupt))):
+        raise caught
+    error = as_error(caught)
+    state = Cancelled if error.exit_code >= 128 else Failed
+    return state(message=str(error), data=error)
+
+
+def as_error(caught: BaseException) -> ClamDistError:
+    """The error to show for an exception: itself, a stop, or a bug whose traceback is in a file."""
+    from clam_dist.errors import ClamDistError, Interrupted, RunError
+
+    if isinstance(caught, ClamDistError):
+        return caught
+    if isinstance(caught, KeyboardInterrupt) and not isinstance(caught, Terminated):
+        return Interrupted("stopped by ctrl-C; run the same again to go on from here", 2)
+    if isinstance(caught, Terminated) or type(caught).__name__ == "TerminationSignal":
+        return Interrupted("stopped by SIGTERM; run the same again to go on from here", 15)
+    text = "".join(traceback.format_exception(caught))
+    handle, path = tempfile.mkstemp(prefix="clam-dist-", suffix=".log")
+    with os.fdopen(handle, "w") as file:
+        file.write(text)
+    first = str(caught).strip().split("\n")[0]
+    return RunError(f"unexpected {type(caught).__name__}: {first} (traceback in {path})")

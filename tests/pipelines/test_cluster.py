@@ -1,0 +1,201 @@
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from pipelines.cluster import main
+from pipelines.server import EmbeddedServer
+
+Start = Callable[..., subprocess.Popen[str]]
+Ask = Callable[..., Any]
+
+
+def last_run(ask: Ask) -> dict[str, Any]:
+    run: dict[str, Any] = ask("flow_runs/filter", sort="START_TIME_DESC", limit=1)[0]
+    return run
+
+
+def task_states(ask: Ask, run: dict[str, Any]) -> dict[str, str]:
+    found = ask("task_runs/filter", flow_runs={"id": {"any_": [run["id"]]}})
+    found.sort(key=lambda task_run: task_run["start_time"])
+    return {task_run["name"]: task_run["state_name"] for task_run in found}
+
+
+def wait_for_sleep(process: subprocess.Popen[str]) -> None:
+    """Until the fake train stage sleeps."""
+    assert process.stdout is not None
+    assert "sleeping in train" in process.stdout.readline()
+
+
+def test_quickstart_makes_its_data_and_shows_what_it_does(
+    server: EmbeddedServer, ask: Ask, start_flow: Start, tmp_path: Path
+) -> None:
+    flow = start_flow("quickstart", script={"reused": ["profile"]}, PREFECT_API_URL=server.api_url)
+    _, said = flow.communicate(timeout=60)
+    assert flow.returncode == 0, said
+    assert pq.read_metadata(tmp_path / "data/quickstart.parquet").num_rows == 100_000
+    assert "silhouette 0.2500 ± 0.0010, 3 of 3 clusters in use" in said.splitlines()[-1]
+
+    run = last_run(ask)
+    assert re.fullmatch(r"quickstart \d{4}-\d\d-\d\d \d\d:\d\d:\d\d", run["name"])
+    assert {"clam_dist", "quickstart"} <= set(run["tags"])
+    assert run["state_type"] == "COMPLETED"
+    assert task_states(ask, run) == {
+        "make data/quickstart.parquet: 100,000 rows of vowels": "Completed",
+        "profile data/quickstart.parquet": "Reused",
+        "write shards of data/quickstart.parquet": "Completed",
+        "train clam on data/quickstart.parquet": "Completed",
+        "label data/quickstart.parquet into runs/quickstart/labels": "Completed",
+        "score the labels in runs/quickstart": "Completed",
+        "report to runs/quickstart/report.html": "Completed",
+    }
+    logs = ask("logs/filter", logs={"flow_run_id": {"any_": [run["id"]]}})
+    in_tasks = [log["message"] for log in logs if log["task_run_id"]]
+    assert any(line.startswith("train: epoch 3 of 3, loss 0.333") for line in in_tasks)
+    assert "2 workers; Dask dashboard at http://dask:8787" in in_tasks
+    artifact = ask("artifacts/filter", artifacts={"flow_run_id": {"any_": [run["id"]]}})[0]
+    assert artifact["key"] == "clam-dist-quickstart"
+    assert artifact["data"] == "# three clusters"
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "shown"),
+    [
+        ("DataError", 3, "file 'x.parquet' is cut off"),
+        ("a bug", 4, "unexpected ZeroDivisionError: file 'x.parquet' is cut off (traceback in "),
+    ],
+)
+def test_a_failed_stage_shows_one_message(
+    kind: str, code: int, shown: str, server: EmbeddedServer, ask: Ask, start_flow: Start
+) -> None:
+    script = {"fail": {"shards": [kind, "file 'x.parquet' is cut off"]}}
+    flow = start_flow("tiny.yaml", script=script, PREFECT_API_URL=server.api_url)
+    out, said = flow.communicate(timeout=60)
+    assert flow.returncode == code
+    assert said.splitlines()[-1].startswith(f"clam-dist-flow: error: {shown}")
+    assert "Traceback" not in said
+    assert "closed" in out
+    run = last_run(ask)
+    assert run["state_type"] == "FAILED"
+    assert run["state"]["message"].startswith(shown)
+    states = list(task_states(ask, run).values())
+    assert states == ["Completed", "Failed"]
+
+
+def test_sigterm_is_a_clean_stop(server: EmbeddedServer, ask: Ask, start_flow: Start) -> None:
+    flow = start_flow("tiny.yaml", script={"sleep": {"train": 60}}, PREFECT_API_URL=server.api_url)
+    wait_for_sleep(flow)
+    flow.send_signal(signal.SIGTERM)
+    out, said = flow.communicate(timeout=20)
+    assert flow.returncode == 143
+    assert "closed" in out
+    assert said.splitlines()[-1] == (
+        "clam-dist-flow: stopped by SIGTERM; run the same again to go on from here"
+    )
+    run = last_run(ask)
+    assert run["state_type"] == "CANCELLED"
+    assert list(task_states(ask, run).values()) == ["Completed", "Completed", "Cancelled"]
+
+
+def test_ctrl_c_takes_our_own_server_along(ask: Ask, start_flow: Start, home: Path) -> None:
+    flow = start_flow("tiny.yaml", script={"sleep": {"train": 60}})
+    wait_for_sleep(flow)
+    [child] = psutil.Process(flow.pid).children(recursive=True)
+    flow.send_signal(signal.SIGINT)
+    _, said = flow.communicate(timeout=20)
+    assert flow.returncode == 130
+    assert not child.is_running()
+    assert re.search(r"Prefect started in [\d.]+ s: http://127\.0\.0\.1:\d+", said)
+    run = last_run(ask)  # another server on the same home
+    assert run["state_type"] == "CANCELLED"
+    assert list(task_states(ask, run).values()) == ["Completed", "Completed", "Cancelled"]
+
+
+def test_kill_leaves_nothing_and_the_next_start_says_so(
+    server: EmbeddedServer, ask: Ask, start_flow: Start
+) -> None:
+    flow = start_flow("tiny.yaml", script={"sleep": {"train": 60}}, CLAM_TEST_MARK="killed")
+    wait_for_sleep(flow)
+    ours = psutil.Process(flow.pid).children(recursive=True)
+    assert len(ours) == 1
+    flow.kill()
+    deadline = time.monotonic() + 10
+    while any(p.is_running() for p in ours) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not [p for p in psutil.process_iter() if is_marked(p, "killed")]
+    assert last_run(ask)["state_type"] == "RUNNING"  # nobody could tell
+
+    again = start_flow("tiny.yaml", script={"already_done": True}, PREFECT_API_URL=server.api_url)
+    _, said = again.communicate(timeout=60)
+    assert again.returncode == 0
+    assert "clam-dist-flow: already done: out/" in said.splitlines()[-1]
+    found = ask("flow_runs/filter", sort="START_TIME_DESC", limit=2)
+    assert [run["state_name"] for run in found] == ["AlreadyDone", "Crashed"]
+    assert set(task_states(ask, found[1]).values()) == {"Completed", "Crashed"}
+
+
+def is_marked(process: psutil.Process, mark: str) -> bool:
+    try:
+        return process.environ().get("CLAM_TEST_MARK") == mark
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return False
+
+
+def test_an_api_that_does_not_answer(start_flow: Start) -> None:
+    flow = start_flow("tiny.yaml", PREFECT_API_URL="http://127.0.0.1:9/api")
+    _, said = flow.communicate(timeout=60)
+    assert flow.returncode == 4
+    assert "Prefect's API at http://127.0.0.1:9/api does not answer" in said
+    assert "prefect server start" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        (["nowhere.yaml"], "config 'nowhere.yaml': no such file here"),
+        (["quickstart", "--set", "model.bata=1"], "model.beta"),
+    ],
+)
+def test_a_wrong_config_starts_nothing(
+    arguments: list[str], shown: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    began = time.monotonic()
+    assert main(arguments) == 2
+    assert shown in capsys.readouterr().err
+    assert time.monotonic() - began < 2
+
+
+def test_prefect_finds_the_flow_by_module_path(start_flow: Start, home: Path) -> None:
+    code = """
+import sys
+import pipelines.cluster
+heavy = {"prefect", "torch", "pydantic", "distributed"} & set(sys.modules)
+assert not heavy, heavy  # every process that Dask spawns imports this module again
+from prefect.flows import load_flow_from_entrypoint
+flow = load_flow_from_entrypoint("pipelines.cluster.cluster")
+properties = flow.parameters.properties
+print({name: value.get("default") for name, value in properties.items()})
+"""
+    del start_flow
+    from conftest import environment  # type: ignore[import-not-found]
+
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment(home), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert yaml.safe_load(done.stdout.replace("None", "null").replace("False", "false")) == {
+        "config": "quickstart",
+        "overrides": None,
+        "force": False,
+    }

@@ -35,6 +35,22 @@ from clam_dist.config_sections import (
 from clam_dist.config_values import AUTO, Check, number
 from clam_dist.errors import ConfigError
 
+__all__ = [
+    "RESULT_COLUMNS",
+    "ClusterConfig",
+    "Config",
+    "EvaluateConfig",
+    "ModelConfig",
+    "OutputConfig",
+    "PrepareConfig",
+    "SourceConfig",
+    "Stage",
+    "TrainConfig",
+    "WorkConfig",
+    "config_from_dict",
+    "load_config",
+]
+
 Stage = Literal["profile", "shards", "train", "assign", "evaluate", "report"]
 
 RESULT_COLUMNS = ("cluster", "distance", "silhouette")

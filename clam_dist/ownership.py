@@ -123,7 +123,7 @@ class Claim:
 
     def _leave(self, failed: bool) -> None:
         """Say that the run stopped; after a failure that wrote nothing, leave nothing."""
-        if failed and self.previous is None and not foreign_entries(self.output):
+        if failed and self.previous is None and not _holds_files(self.output):
             shutil.rmtree(self.output)
             return
         self._record["stopped"] = now()
@@ -248,6 +248,15 @@ def _refuse_foreign(folder: Path) -> None:
             f"output.uri: {folder} was not written by clam_dist (it holds {entries[0]!r} and no "
             f"{OWNER_FILE}); name a new or empty folder"
         )
+
+
+def _holds_files(folder: Path) -> bool:
+    """Whether any file but this module's own is in the folder or below it."""
+    return any(
+        path.is_file()
+        for name in foreign_entries(folder)
+        for path in (folder / name, *(folder / name).rglob("*"))
+    )
 
 
 def _alive(folder: Path, record: Mapping[str, Any] | None) -> ConfigError:

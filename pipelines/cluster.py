@@ -12,17 +12,16 @@ that Dask spawns.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import functools
 import re
-import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from clam_dist.cli_errors import sigterm_raises
 from pipelines.configs import DEMO_DATA, DemoData, find_config, packaged_names
-from pipelines.endings import Terminated, as_error, ending_state
+from pipelines.endings import as_error, ending_state
 from pipelines.titles import demo_title, shown, title, verdict
 
 if TYPE_CHECKING:
@@ -63,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = _parser().parse_args(argv)
     try:
-        with _sigterm_raises():
+        with sigterm_raises():
             _run_here(arguments.config, arguments.set, arguments.force)
     except BaseException as caught:
         if isinstance(caught, (SystemExit, GeneratorExit)):
@@ -122,20 +121,6 @@ def _run_here(config: str, overrides: Sequence[str], force: bool) -> None:
     if isinstance(ending, BaseException):
         raise ending
     _say(state.message or "done")
-
-
-@contextlib.contextmanager
-def _sigterm_raises() -> Iterator[None]:
-    """Turn SIGTERM into an exception, so that what was started is stopped."""
-
-    def terminate(*_: object) -> None:
-        raise Terminated
-
-    before = signal.signal(signal.SIGTERM, terminate)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _load(config: str, overrides: Sequence[str]) -> tuple[Config, DemoData | None]:
@@ -200,8 +185,9 @@ def _run_stages(config: str, overrides: list[str], force: bool, relay: EventRela
             return Completed(name="AlreadyDone", message=f"already done: {run.output}")
         for stage in stages.STAGE_NAMES:
             _run_task(stage, title(stage, loaded), functools.partial(_stage, run, stage), relay)
+        markdown = run.markdown_report()
         metrics = run.finish()
-        _publish(run.markdown_report(), loaded)
+        _publish(markdown, loaded)
     return Completed(message=verdict(metrics, run.output), data=metrics)
 
 

@@ -7,14 +7,11 @@ import tempfile
 import traceback
 from typing import TYPE_CHECKING
 
+from clam_dist.cli_errors import Terminated
+from clam_dist.errors import ClamDistError, Interrupted, RunError
+
 if TYPE_CHECKING:
     from prefect.states import State
-
-    from clam_dist.errors import ClamDistError
-
-
-class Terminated(KeyboardInterrupt):
-    """SIGTERM outside the flow; inside, Prefect raises its own ``TerminationSignal``."""
 
 
 def ending_state(caught: BaseException) -> State:
@@ -35,17 +32,16 @@ def ending_state(caught: BaseException) -> State:
 
 def as_error(caught: BaseException) -> ClamDistError:
     """The error to show for an exception: itself, a stop, or a bug whose traceback is in a file."""
-    from clam_dist.errors import ClamDistError, Interrupted, RunError
-
     if isinstance(caught, ClamDistError):
         return caught
-    if isinstance(caught, KeyboardInterrupt) and not isinstance(caught, Terminated):
-        return Interrupted("stopped by ctrl-C; run the same again to go on from here", 2)
+    # Prefect's own signal is known by name: a wrong config is told without importing Prefect.
     if isinstance(caught, Terminated) or type(caught).__name__ == "TerminationSignal":
         return Interrupted("stopped by SIGTERM; run the same again to go on from here", 15)
+    if isinstance(caught, KeyboardInterrupt):
+        return Interrupted("stopped by ctrl-C; run the same again to go on from here", 2)
     text = "".join(traceback.format_exception(caught))
     handle, path = tempfile.mkstemp(prefix="clam-dist-", suffix=".log")
-    with os.fdopen(handle, "w") as file:
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
         file.write(text)
     first = str(caught).strip().split("\n")[0]
     return RunError(f"unexpected {type(caught).__name__}: {first} (traceback in {path})")

@@ -16,8 +16,8 @@ from typing import Any
 Event = Mapping[str, Any]
 Log = logging.Logger | logging.LoggerAdapter[Any]
 
-QUIET_SECONDS = 1.0
-"""Least time between two epoch lines, or ten times it between two progress lines."""
+QUIET_SECONDS = {"epoch": 1.0, "progress": 10.0}
+"""Least time between two lines of a kind that can come many times a second."""
 
 
 def describe(event: Event) -> tuple[int, str] | None:
@@ -26,12 +26,14 @@ def describe(event: Event) -> tuple[int, str] | None:
     Parameters
     ----------
     event : mapping
-        With the key ``event``: ``stage``, ``progress``, ``epoch``, ``cluster``, ``log`` or
-        ``warning``; see the stages for the others. Of another kind, it is written out as it is.
+        With the key ``event``: ``stage``, ``progress``, ``epoch``, ``checkpoint``, ``cluster``,
+        ``log`` or ``warning``. One of another kind is written out as it is.
     """
     kind = event.get("event")
     if kind == "stage":  # the task's own state says it
         return None
+    if kind == "checkpoint":
+        return logging.DEBUG, f"checkpoint {event['name']}"
     if kind == "warning":
         return logging.WARNING, str(event["message"])
     if kind == "log":
@@ -51,13 +53,16 @@ def describe(event: Event) -> tuple[int, str] | None:
 
 def _epoch_line(event: Event) -> str:
     members = int(event.get("members", 1))
-    parts = [f"{event['phase']}: epoch {event['epoch']} of {event['epochs']}"]
-    parts.append(f"loss {event['loss']:.6g}")
-    parts.append(f"{event['rows_per_second']:,.0f} rows/s")
-    parts.append(f"learning rate {event['learning_rate']:.3g}")
-    if members > 1:
-        parts.append(f"{members} members side by side")
-    return ", ".join(parts)
+    at = f"{event['phase']}: epoch {event['epoch']} of {event['epochs']}"
+    if "step" in event:
+        at += f", step {event['step']} of {event['steps']}"
+    numbers = (
+        ("loss {:.6g}", event.get("loss")),
+        ("{:,.0f} rows/s", event.get("rows_per_second")),
+        ("learning rate {:.3g}", event.get("learning_rate")),
+        ("{} members side by side", members if members > 1 else None),
+    )
+    return ", ".join([at, *(text.format(value) for text, value in numbers if value is not None)])
 
 
 def _progress_line(event: Event) -> str:
@@ -69,8 +74,8 @@ def _progress_line(event: Event) -> str:
 class EventRelay:
     """Writes events to a logger that can change; pass one as a run's ``on_event``.
 
-    Epoch and progress lines are thinned out (a run may report hundreds a second); the last of
-    each always shows.
+    Epoch and progress lines are thinned out, for a run may report many a second. The last line
+    of a training phase or of a stage always shows.
 
     Parameters
     ----------
@@ -83,8 +88,10 @@ class EventRelay:
     def __init__(self, log: Log, clock: Callable[[], float] = time.monotonic) -> None:
         self._log = log
         self._clock = clock
-        self._due: dict[tuple[str, str], float] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self._phase: dict[str, str] = {}
+        self._due: dict[str, float] = {}
+        self._held: dict[str, tuple[int, str]] = {}
 
     @contextlib.contextmanager
     def to(self, log: Log) -> Iterator[None]:
@@ -93,24 +100,35 @@ class EventRelay:
         try:
             yield
         finally:
+            with self._lock:
+                for kind in tuple(self._phase):
+                    self._end_phase(kind)
             self._log = before
 
     def __call__(self, event: Event) -> None:
         line = describe(event)
-        if line is not None and self._is_due(event):
+        if line is None:
+            return
+        kind = str(event["event"])
+        with self._lock:
+            if kind not in QUIET_SECONDS:
+                self._log.log(*line)
+                return
+            phase = str(event.get("phase", event["stage"]))
+            if self._phase.get(kind) != phase:
+                self._end_phase(kind)
+                self._phase[kind] = phase
+            now = self._clock()
+            if now < self._due.get(kind, now):
+                self._held[kind] = line
+                return
+            self._held.pop(kind, None)
+            self._due[kind] = now + QUIET_SECONDS[kind]
             self._log.log(*line)
 
-    def _is_due(self, event: Event) -> bool:
-        kind = event["event"]
-        if kind == "epoch":
-            key, last, pause = str(event["phase"]), event["epoch"] >= event["epochs"], QUIET_SECONDS
-        elif kind == "progress":
-            key, last, pause = str(event["stage"]), event["done"] >= event["total"], 10.0
-        else:
-            return True
-        with self._lock:
-            now = self._clock()
-            if not last and now < self._due.get((kind, key), now):
-                return False
-            self._due[kind, key] = now + pause
-            return True
+    def _end_phase(self, kind: str) -> None:
+        """Write the line held back, and let the next one through."""
+        self._phase.pop(kind, None)
+        self._due.pop(kind, None)
+        if kind in self._held:
+            self._log.log(*self._held.pop(kind))

@@ -20,10 +20,8 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from clam_dist.errors import RunError
+from clam_dist.errors import RunError
 
 STARTUP_TIMEOUT = 120.0
 """Seconds to wait for the server; the first start on a new home migrates a database."""
@@ -69,12 +67,15 @@ class EmbeddedServer:
     """
 
     def __init__(self, home: Path) -> None:
+        from filelock import FileLock
+
         self.home = home
         self.address = ""
         self._token = secrets.token_hex(8)
         self._folder = home / "clam_dist"
         self._process: subprocess.Popen[bytes] | None = None
         self._lines: queue.Queue[str] = queue.Queue()
+        self._starting = FileLock(self._folder / "start.lock", timeout=STARTUP_TIMEOUT)
 
     @property
     def api_url(self) -> str:
@@ -101,12 +102,8 @@ class EmbeddedServer:
         RunError
             Where the process ends before it names its port.
         """
-        from filelock import FileLock
-
         self._folder.mkdir(parents=True, exist_ok=True)
-        # One at a time until it answers: two servers must not migrate one database together.
-        self._starting = FileLock(self._folder / "start.lock", timeout=STARTUP_TIMEOUT)
-        self._starting.acquire()
+        self._take_turn()
         remove_orphans(self.home)
         # A session of its own: ctrl-C in the terminal must reach the run alone, which still has
         # to tell the server how it ended.
@@ -130,7 +127,10 @@ class EmbeddedServer:
         record = ServerRecord(self._process.pid, os.getpid(), socket.gethostname(), self._token)
         self._record.write_text(json.dumps(asdict(record)))
         threading.Thread(target=self._read_lines, args=(self._process,), daemon=True).start()
-        self.address = f"http://127.0.0.1:{self._line(STARTUP_TIMEOUT)}"
+        try:
+            self.address = f"http://127.0.0.1:{self._line(STARTUP_TIMEOUT)}"
+        except TimeoutError:
+            raise self._failure(f"did not name its port in {STARTUP_TIMEOUT:.0f} s") from None
 
     def wait_ready(
         self, timeout: float = STARTUP_TIMEOUT, on_wait: Callable[[float], None] | None = None
@@ -164,8 +164,22 @@ class EmbeddedServer:
                 self._starting.release()
                 return
 
+    def _take_turn(self) -> None:
+        """One start at a time on a home: two servers must not migrate one database together."""
+        from filelock import Timeout
+
+        try:
+            self._starting.acquire()
+        except Timeout:
+            raise RunError(
+                f"another run has been starting Prefect in {self.home} for more than"
+                f" {STARTUP_TIMEOUT:.0f} s ({self._starting.lock_file} is locked). Remedy: end"
+                " that run, or set PREFECT_HOME to another folder."
+            ) from None
+
     def stop(self) -> None:
         """End the server, wait until it has, and remove its record."""
+        self._starting.release()  # where it failed to start; does nothing otherwise
         process = self._process
         if process is None:
             return
@@ -179,7 +193,6 @@ class EmbeddedServer:
             process.wait()
         self._record.unlink(missing_ok=True)
         self._log.unlink(missing_ok=True)
-        self._starting.release()  # where it failed to start; does nothing otherwise
 
     def _read_lines(self, process: subprocess.Popen[bytes]) -> None:
         """Queue the child's lines; an empty one at its end."""
@@ -199,8 +212,6 @@ class EmbeddedServer:
         return line
 
     def _failure(self, what: str) -> RunError:
-        from clam_dist.errors import RunError
-
         tail = self._log.read_text(errors="replace").strip().splitlines()[-5:]
         said = "\n  ".join(tail) if tail else "(it printed nothing)"
         self.stop()

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from clam_dist.errors import RunError
 from pipelines import settings
 from pipelines.server import EmbeddedServer
 from pipelines.stale import mark_stale_runs
@@ -80,14 +81,13 @@ def _check_api(say: Callable[[str], None]) -> None:
     """Check that the API answers, and put right what killed runs left in it."""
     from prefect.client.orchestration import get_client
 
-    from clam_dist.errors import RunError
-
     with get_client(sync_client=True) as client:
         problem = client.api_healthcheck()
         if problem is not None:
+            address = str(client.api_url).rstrip("/")
             raise RunError(
-                f"Prefect's API at {client.api_url} does not answer ({problem}). Remedy: start it"
-                " with `prefect server start`, or unset PREFECT_API_URL (also in the active"
+                f"Prefect's API at {address} does not answer ({problem}). Remedy: start it with"
+                " `prefect server start`, or unset PREFECT_API_URL (also in the active"
                 " profile) to have one started for each run."
             )
         for name in mark_stale_runs(client):

@@ -58,7 +58,10 @@ def is_gone(recorded: str | None, created: datetime, now: datetime) -> bool:
         return False
     pid, start = map(int, process)
     try:
-        return abs(psutil.Process(pid).create_time() - start) > _CLOCK
+        process = psutil.Process(pid)
+        if process.status() == psutil.STATUS_ZOMBIE:  # ended, and its parent has not asked how
+            return True
+        return abs(process.create_time() - start) > _CLOCK
     except psutil.NoSuchProcess:
         return True
 

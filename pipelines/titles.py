@@ -36,9 +36,11 @@ def shown(uri: str) -> str:
 
 def verdict(metrics: dict[str, Any], output: str) -> str:
     """One line: how good, how many clusters in use, where."""
-    silhouette = metrics["silhouette"]
+    silhouette = metrics.get("silhouette")
+    score = "no silhouette"
+    if silhouette:
+        score = f"silhouette {silhouette['value']:.4f} ± {silhouette['standard_error']:.4f}"
     return (
-        f"silhouette {silhouette['value']:.4f} ± {silhouette['standard_error']:.4f},"
-        f" {metrics['n_used']} of {metrics['n_clusters']} clusters in use,"
+        f"{score}, {metrics['n_used']} of {metrics['n_clusters']} clusters in use,"
         f" {metrics['n_rows']:,} rows; {output}"
     )

@@ -72,9 +72,18 @@ def test_a_stopped_run_is_resumed_by_the_same_digest_only(tmp_path):
 
 def test_a_run_that_failed_before_it_wrote_anything_leaves_nothing(tmp_path):
     folder = tmp_path / "out"
+    work = folder / "_work" / "manifests"
     with pytest.raises(RuntimeError), take(folder):
-        raise RuntimeError
+        raise _after(work.mkdir, parents=True)
     assert not folder.exists()
+    with pytest.raises(RuntimeError), take(folder):
+        raise _after(lambda: (folder / "log.txt").write_text("something"))
+    assert record(folder)["stopped"] is not None
+
+
+def _after(action, **kwargs) -> RuntimeError:
+    action(**kwargs)
+    return RuntimeError("failed")
 
 
 def test_finished_with_the_same_digest_is_already_done(tmp_path):

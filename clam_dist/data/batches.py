@@ -18,7 +18,8 @@ _GOLDEN_RATIO = 0.6180339887498949
 _SLICES = 256
 """Shards that one batch draws from, at least if there are as many: more mix no better, and each
 costs a read and a copy."""
-_BLOCK = 2**17
+_BLOCK = 2**12
+"""Pairs of step and shard looked at together: 32 KiB of int64."""
 
 
 class BatchPlan:

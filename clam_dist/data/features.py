@@ -230,7 +230,8 @@ def category_text(dictionary: pa.Array) -> list[str | None]:
 
 def _numbers(values: pa.Array, feature: Feature, where: Where, first_row: int) -> np.ndarray:
     numbers = as_float64(values)
-    _refuse_infinite(numbers[:, None], feature, where, first_row)
+    if not (pa.types.is_integer(values.type) or pa.types.is_boolean(values.type)):
+        _refuse_infinite(numbers[:, None], feature, where, first_row)
     return numbers
 
 

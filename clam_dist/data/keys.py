@@ -62,8 +62,10 @@ class KeyTrace:
         if self.rows == 0 or other.rows == 0:
             return self if other.rows == 0 else other
         rows = self.rows + other.rows
-        smallest, shared = _smallest(np.concatenate([self.smallest, other.smallest]))
-        if self.repeats or other.repeats or shared:
+        if self.repeats or other.repeats:
+            return self._no_key(rows)
+        smallest, repeats = _smallest(np.concatenate([self.smallest, other.smallest]))
+        if repeats:
             return self._no_key(rows)
         follows = self.last is not None and other.first is not None and other.first > self.last
         rises = self.rises and other.rises and follows

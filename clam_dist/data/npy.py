@@ -72,7 +72,7 @@ def write_all(descriptor: int, array: np.ndarray) -> None:
     """Write all bytes of a C-ordered array at the descriptor's position."""
     if array.size == 0:
         return
-    rest = memoryview(array).cast("B")
+    rest = array.data.cast("B")
     while rest:
         rest = rest[os.write(descriptor, rest) :]
 
@@ -97,7 +97,7 @@ class NpyLayout:
         """
         if out.size == 0:
             return
-        view = memoryview(out).cast("B")
+        view = out.data.cast("B")
         position = self.start + first * self.row_bytes
         try:
             while view:

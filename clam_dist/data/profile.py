@@ -158,18 +158,22 @@ def merge_profiles(schema: FeatureSchema, parts: Iterable[FragmentProfile]) -> P
 def _merge_parts(parts: Iterable[FragmentProfile]) -> FragmentProfile:
     merged: FragmentProfile | None = None
     for part in parts:
-        if merged is None:
-            merged = part
-            continue
-        for column, counts in part.categories.items():
-            merged.categories[column].update(counts)
-            _refuse_many(column, merged.categories[column])
-        keys = {column: merged.keys[column].merge(known) for column, known in part.keys.items()}
-        statistics = merged.statistics.merge(part.statistics)
-        merged = FragmentProfile(statistics, merged.categories, keys, merged.bytes + part.bytes)
+        merged = part if merged is None else _merge_two(merged, part)
     if merged is None:
         raise ValueError("no fragment profiles to merge")
     return merged
+
+
+def _merge_two(one: FragmentProfile, two: FragmentProfile) -> FragmentProfile:
+    categories = {name: counts + two.categories[name] for name, counts in one.categories.items()}
+    for column, counts in categories.items():
+        _refuse_many(column, counts)
+    return FragmentProfile(
+        statistics=one.statistics.merge(two.statistics),
+        categories=categories,
+        keys={name: known.merge(two.keys[name]) for name, known in one.keys.items()},
+        bytes=one.bytes + two.bytes,
+    )
 
 
 def _one_hot_statistics(counts: Mapping[str, int], feature: Feature, rows: int) -> Statistics:

@@ -118,7 +118,7 @@ class _ShardCutter:
     def __init__(self, task: ShardTask, folder: str, seed: int, width: int, weighted: bool) -> None:
         self._task, self._folder, self._seed = task, folder, seed
         most = max(task.shard_rows)
-        self._buffers = {
+        self._buffers: dict[str, np.ndarray] = {
             "x": np.empty((most, width), np.float32),
             "rows": np.empty(most, np.int64),
         }

@@ -136,7 +136,7 @@ def plan_shards(source: Source, shard_rows: int) -> list[ShardTask]:
 
 def _filled_row_groups(source: Source) -> list[Fragment]:
     """Every row group that has rows, as a fragment of its own."""
-    fragments = []
+    fragments: list[Fragment] = []
     for index, file in enumerate(source.files):
         starts = itertools.accumulate(file.row_groups, initial=0)
         for group, (start, rows) in enumerate(zip(starts, file.row_groups, strict=False)):

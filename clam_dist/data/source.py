@@ -94,10 +94,11 @@ class Source:
 
     def column(self, name: str) -> Column:
         """The column called ``name``; KeyError where there is none."""
-        for column in self.columns:
-            if column.name == name:
-                return column
-        raise KeyError(name)
+        return self._columns_by_name[name]
+
+    @cached_property
+    def _columns_by_name(self) -> dict[str, Column]:
+        return {column.name: column for column in self.columns}
 
     def to_json(self) -> dict[str, Any]:
         """As a dict of JSON values; ``from_json`` gives an equal source back."""

@@ -47,7 +47,8 @@ def draw_copy(seed: int, copy: int) -> np.ndarray:
     key = np.random.SeedSequence(seed, spawn_key=(copy,))
     random = np.random.Generator(np.random.Philox(key))
     noise = random.standard_normal(real.shape, dtype=np.float32) * NOISE * real.std(axis=0)
-    return np.clip(real + noise, 0, 16).astype(np.float32)
+    noisy: np.ndarray = np.clip(real + noise, 0, 16).astype(np.float32)
+    return noisy
 
 
 @cache

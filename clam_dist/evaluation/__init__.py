@@ -18,7 +18,12 @@ from clam_dist.evaluation.linear import (
 )
 from clam_dist.evaluation.moments import ClusterMoments
 from clam_dist.evaluation.queries import score_queries, score_sums
-from clam_dist.evaluation.references import ReferenceCollector, References, auto_references
+from clam_dist.evaluation.references import (
+    ReferenceCollector,
+    References,
+    auto_references,
+    reference_sizes,
+)
 from clam_dist.evaluation.scores import AssignSums, cluster_profile
 from clam_dist.evaluation.silhouette import silhouette_sampled
 
@@ -37,6 +42,7 @@ __all__ = [
     "distance_sums",
     "nmi",
     "reference_error",
+    "reference_sizes",
     "score_queries",
     "score_sums",
     "silhouette_bands",

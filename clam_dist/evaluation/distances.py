@@ -1,6 +1,7 @@
 """Sums of Euclidean distances from queries to the references of each cluster, blockwise.
 
-Letters: ``q`` queries, ``d`` features, ``k`` clusters, ``r`` references, ``g`` jackknife groups.
+Letters: ``q`` queries, ``d`` features, ``k`` clusters, ``r`` references, ``g`` columns: the
+references that are certain, then the jackknife groups of those drawn by chance.
 One product gives a block of squared distances (rows extended by their squared norm and 1), its
 square root is summed by a second product with the references' weights by group. Both sides are
 first shifted by the cluster's mean, so that products lose no digits to where the cluster lies,
@@ -32,18 +33,21 @@ of 3e-4 relative that float32 products leave on distances between near duplicate
 
 @dataclass(frozen=True)
 class DistanceSums:
-    """Sums over references by cluster and group; those of other references can be added."""
+    """Sums over references by cluster and column; those of other references can be added.
+
+    Column 0 holds the references that every draw would hold, the others are jackknife groups.
+    """
 
     distance: np.ndarray
     """float64 (q, k, g): weighted sums of distances."""
     square: np.ndarray
     """float64 (q, k, g): weighted sums of squared distances to the same references."""
     weight: np.ndarray
-    """float64 (k, g): summed weights of the references."""
-    count: np.ndarray
-    """int64 (k,): references of each cluster."""
+    """float64 (k, g): summed weights of the references, times the rows each stands for."""
     itself: np.ndarray
-    """int64 (q,): ``cluster * g + group`` where the query itself is a reference, else -1."""
+    """int64 (q,): ``cluster * g + column`` where the query itself is a reference, else -1."""
+    own: np.ndarray
+    """float64 (q,): its weight there, else 0."""
 
     def merge(self, other: DistanceSums) -> DistanceSums:
         """Sums over both sets of references, for the same queries."""
@@ -51,18 +55,18 @@ class DistanceSums:
             self.distance + other.distance,
             self.square + other.square,
             self.weight + other.weight,
-            self.count + other.count,
             np.maximum(self.itself, other.itself),
+            self.own + other.own,
         )
 
-    def part(self, start: int, stop: int) -> DistanceSums:
-        """The sums of some of the queries."""
+    def take(self, index: np.ndarray) -> DistanceSums:
+        """The sums of some of the queries, by their positions."""
         return DistanceSums(
-            self.distance[start:stop],
-            self.square[start:stop],
+            self.distance[index],
+            self.square[index],
             self.weight,
-            self.count,
-            self.itself[start:stop],
+            self.itself[index],
+            self.own[index],
         )
 
 
@@ -71,14 +75,13 @@ def distance_sums(
     rows: np.ndarray,
     references: References,
     *,
-    groups: int | None = None,
     threads: int = 1,
 ) -> DistanceSums:
     """Sum the distances from each query to the references of each cluster.
 
     Memory is ``16 q k g`` bytes for the sums and a few MiB a thread for the blocks. With every
-    row of the data set as a reference, call it once for each part of them, with the moments of
-    the whole data set and ``groups=1``, and merge the results.
+    row of the data set as a reference, call it once for each part of them
+    (``References.everything``) and merge the results.
 
     Parameters
     ----------
@@ -87,12 +90,10 @@ def distance_sums(
     rows : ndarray of int64, shape (q,)
         Global row of each query.
     references : References
-    groups : int, optional
-        Jackknife groups; as many as the references ask for if absent.
     threads : int
         Clusters worked on side by side.
     """
-    g = references.groups if groups is None else groups
+    g = references.groups + 1
     q, k = len(x), references.moments.n_clusters
     itself = _where_queries_are(rows, references.rows)
     scale = _scale(references)
@@ -101,6 +102,8 @@ def distance_sums(
     distance, square = np.zeros((q, k, g)), np.zeros((q, k, g))
     weight = np.zeros((k, g))
     centres = references.moments.means
+    column = _columns(references)
+    stands_for = references.weight * references.design
 
     def sum_cluster(cluster: int) -> None:
         first, stop = int(references.starts[cluster]), int(references.starts[cluster + 1])
@@ -109,8 +112,8 @@ def distance_sums(
         left = _extended(-2.0 * queries, norms, np.ones(q)).astype(dtype)
         for start in range(first, stop, SLAB):
             end = min(start + SLAB, stop)
-            group = (np.arange(start, end) - first) % g
-            slab_weight = references.weight[start:end]
+            group = column[start:end]
+            slab_weight = stands_for[start:end]
             slab = (references.x[start:end].astype(np.float64) - centres[cluster]) / scale
             slab_norms = np.einsum("rd,rd->r", slab, slab)
             right = _extended(slab, np.ones(end - start), slab_norms).astype(dtype)
@@ -131,11 +134,19 @@ def distance_sums(
         _run(sum_cluster, np.flatnonzero(references.count), threads)
     distance *= scale
     square *= scale * scale
+    found = itself >= 0
     cluster = np.searchsorted(references.starts, itself, side="right") - 1
-    place = cluster * g + (itself - references.starts[cluster]) % g
-    return DistanceSums(
-        distance, square, weight, references.count, np.where(itself >= 0, place, -1)
-    )
+    place = np.where(found, cluster * g + column[itself], -1)
+    return DistanceSums(distance, square, weight, place, np.where(found, stands_for[itself], 0.0))
+
+
+def _columns(references: References) -> np.ndarray:
+    """Column of each reference: 0 if certain, else its jackknife group, 1 to g - 1, in turn."""
+    chance = ~references.certain
+    before = np.concatenate([[0], np.cumsum(chance)])
+    cluster = np.repeat(np.arange(len(references.count)), references.count)
+    turn = before[:-1] - before[references.starts[:-1]][cluster]
+    return np.where(chance, turn % max(references.groups, 1) + 1, 0)
 
 
 def _run(function, items: Sequence[int] | np.ndarray, threads: int) -> None:
@@ -181,8 +192,6 @@ def _extended(x: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarra
 
 def _where_queries_are(rows: np.ndarray, reference_rows: np.ndarray) -> np.ndarray:
     """Position of each query among the references, -1 where it is none of them: int64 (q,)."""
-    if len(reference_rows) == 0:
-        return np.full(len(rows), -1, np.int64)
     order = np.argsort(reference_rows, kind="stable")
     place = np.searchsorted(reference_rows, rows, sorter=order)
     place = order[np.minimum(place, len(order) - 1)]

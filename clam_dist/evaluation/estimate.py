@@ -49,7 +49,7 @@ class QueryScores:
     """float64 (q,)."""
     replicates: np.ndarray
     """float64 (q, g): the scores with one group of references left out, each deviation already
-    shrunk by ``sqrt(1 - r/n)`` of its cluster; equal to ``silhouette`` with all references."""
+    shrunk by the chance of a reference not to be drawn; g = 0 with all references."""
 
     @classmethod
     def join(cls, parts: Sequence[QueryScores]) -> QueryScores:

@@ -92,14 +92,9 @@ class ClusterMoments:
             weight = None if weight is None else weight[kept]
         rows = filled(np.asarray(x, np.float64))
         norms = np.einsum("nd,nd->n", rows, rows)
-        count = np.bincount(labels, minlength=n_clusters).astype(np.int64)
-        if weight is None:
-            total = count.astype(np.float64)
-        else:
-            total = np.bincount(labels, weight, minlength=n_clusters)
         return cls(
-            count,
-            total,
+            np.bincount(labels, minlength=n_clusters).astype(np.int64),
+            np.bincount(labels, weight, minlength=n_clusters).astype(np.float64),
             grouped_sums(rows, labels, n_clusters, weight),
             np.bincount(labels, norms if weight is None else norms * weight, n_clusters),
         )

@@ -51,9 +51,8 @@ def score_queries(
     """
     check_scorable(references.moments.count)
     ones = np.ones(len(labels)) if weight is None else np.asarray(weight, np.float64)
-    kept = np.flatnonzero(labels >= 0)
-    x, labels, rows, ones = filled(x[kept]), labels[kept], rows[kept], ones[kept]
-    k, g = references.moments.n_clusters, references.groups
+    x = filled(x)
+    k, g = references.moments.n_clusters, references.groups + 1
     step = max(CHUNK_VALUES // (k * g), 64)
     parts = []
     for start in range(0, max(len(rows), 1), step):
@@ -76,75 +75,86 @@ def score_sums(
     Parameters
     ----------
     x, labels, rows, weight
-        As in :func:`score_queries`, without missing entries and without negative labels.
+        As in :func:`score_queries`, without missing entries.
     sums : DistanceSums
         Of the same queries.
     references : References
-        Only its moments are used.
+        Its moments, slopes and the share drawn by chance are used, not its rows.
     """
     moments = references.moments
-    g = sums.weight.shape[1]
+    check_scorable(moments.count)
     w = np.ones(len(labels)) if weight is None else np.asarray(weight, np.float64)
+    kept = np.flatnonzero(labels >= 0)
+    if len(kept) < len(labels):
+        x, labels, rows, w, sums = x[kept], labels[kept], rows[kept], w[kept], sums.take(kept)
     others, rest = own_rest(moments.weight[labels], w)
     alone = (others <= 0) & (rest <= 0)
-    index = np.arange(len(labels))
-
+    # Mean distance to the other rows -> to the other rows and the row's own twins, at distance 0.
+    twins = np.where(alone, 1.0, others / _safe(rest))
     exact = moments.mean_squares(x)
     whole = moments.weight[labels]
-    exact[index, labels] *= whole / np.where(others > 0, others, whole)
+    # The row adds nothing to its own cluster's sum: the mean over the others is that much more.
+    exact[np.arange(len(labels)), labels] *= np.where(others > 0, whole / _safe(others), 1.0)
+
+    g = sums.weight.shape[1]
     counted = np.broadcast_to(sums.weight, (len(labels), *sums.weight.shape)).copy()
     mine = np.flatnonzero((sums.itself >= 0) & (sums.itself // g == labels))
-    counted[mine, labels[mine], sums.itself[mine] % g] -= w[mine]
-    complete = sums.count >= moments.count
-    # Mean distance to the other rows -> to the other rows and the row's own twins, at distance 0.
-    twins = np.where(alone, 1.0, others / np.where(rest > 0, rest, 1.0))
+    counted[mine, labels[mine], sums.itself[mine] % g] -= sums.own[mine]
+    nothing = 1e-9 * sums.weight.sum(axis=1)[:, None]  # what subtraction leaves of nothing
+    counted[counted < nothing] = 0.0
+    total = counted.sum(axis=2)
+    some = total > 0
 
-    def scored(distances: np.ndarray) -> np.ndarray:
-        own, other = nearest_other(distances, labels)
+    def scored(distance: np.ndarray, square: np.ndarray) -> np.ndarray:
+        """Silhouettes (q,) from summed distances and squares (q, k)."""
+        mean = corrected(distance / _safe(total), square / _safe(total), exact, references.slope)
+        # Nothing to measure: a cluster not in use is never nearest; alone has its own score.
+        mean = np.where(some, mean, np.where(moments.used, 0.0, np.inf))
+        own, other = nearest_other(mean, labels)
         return silhouettes(own * twins, other, alone)
 
-    def means(distance: np.ndarray, square: np.ndarray, count: np.ndarray) -> np.ndarray:
-        """Mean distances (q, k) from sums; NaN where nothing was counted."""
-        some = count > 1e-9 * sums.weight.sum(axis=1)  # what subtraction leaves of nothing
-        count = np.where(some, count, 1.0)
-        mean = np.where(complete, distance / count, corrected(distance, square, count, exact))
-        return np.where(some, mean, np.nan)
-
-    totals = sums.distance.sum(2), sums.square.sum(2), counted.sum(2)
-    full = means(*totals)
-    # Nothing to measure: a cluster not in use is never nearest; alone has its own score.
-    full = np.where(np.isnan(full), np.where(moments.used, 0.0, np.inf), full)
-    score = scored(full)
-    replicates = np.repeat(score[:, None], g, axis=1)
-    shrink = np.sqrt(1.0 - np.minimum(sums.count / np.maximum(moments.count, 1), 1.0))
-    for group in range(g if g > 1 else 0):
-        left_out = means(
-            totals[0] - sums.distance[:, :, group],
-            totals[1] - sums.square[:, :, group],
-            totals[2] - counted[:, :, group],
-        )
-        usable = np.isfinite(left_out) & np.isfinite(full)
-        moved = np.where(usable, left_out - np.where(usable, full, 0.0), 0.0)
-        replicates[:, group] = scored(full + shrink * moved)
+    distance, square = sums.distance.sum(axis=2), sums.square.sum(axis=2)
+    score = scored(distance, square)
+    replicates = np.repeat(score[:, None], g - 1, axis=1)
+    chance = counted[:, :, 1:].sum(axis=2)  # (q, k)
+    shrink = np.sqrt(references.drawn_share)
+    for group in range(1, g):
+        # The other groups take over the weight of the one left out; what is certain stays.
+        left = chance - counted[:, :, group]
+        grown = np.where(left > 0, chance / _safe(left), 1.0)
+        change = []
+        for part, whole_sum in ((sums.distance, distance), (sums.square, square)):
+            by_chance = whole_sum - part[:, :, 0]
+            moved = (by_chance - part[:, :, group]) * grown - by_chance
+            change.append(whole_sum + shrink * np.where(left > 0, moved, 0.0))
+        replicates[:, group - 1] = scored(*change)
     return QueryScores(rows, labels, w, score, replicates)
 
 
 def corrected(
-    distance: np.ndarray, square: np.ndarray, count: np.ndarray, exact: np.ndarray
+    mean: np.ndarray, mean_square: np.ndarray, exact: np.ndarray, slope: np.ndarray
 ) -> np.ndarray:
-    """Mean distance to a cluster, corrected by what is exactly known of its mean square.
+    """Mean distances to clusters, corrected by what is exactly known of their mean squares.
 
-    ``mean(d) - (mean(d^2) - exact) / (2 sqrt(exact))``: references that lie too far on average
-    show it in their squares. Kept between 0 and ``sqrt(exact)``, the most a mean distance can be.
+    ``mean(d) - slope (mean(d^2) - exact) / (2 sqrt(exact))``: references that lie too far on
+    average show it in their squares. Kept between 0 and ``sqrt(exact)``, the most a mean distance
+    can be.
 
     Parameters
     ----------
-    distance, square, count : ndarray
-        Sums over the references, and their weight.
-    exact : ndarray
+    mean, mean_square : ndarray of float64, shape (q, k)
+        Over the references.
+    exact : ndarray of float64, shape (q, k)
         Mean squared distance to all rows of the cluster; inf for a cluster not in use.
+    slope : ndarray of float64, shape (k,)
+        Between 0 (no correction) and 1.
     """
     known = np.where(np.isfinite(exact), exact, 0.0)
     root = np.sqrt(known)
-    slope = np.where(root > 0, 0.5 / np.where(root > 0, root, 1.0), 0.0)
-    return np.clip(distance / count - (square / count - known) * slope, 0.0, root)
+    half = np.where(root > 0, 0.5 / _safe(root), 0.0)
+    return np.clip(mean - slope * (mean_square - known) * half, 0.0, root)
+
+
+def _safe(divisor: np.ndarray) -> np.ndarray:
+    """The divisor, with 1 where it is not positive."""
+    return np.where(divisor > 0, divisor, 1.0)

@@ -96,11 +96,10 @@ class AssignSums:
             observed = grouped_sums(~missing, labels, k, w)
         else:
             observed = np.repeat(totals[:, None], x.shape[1], axis=1)
-        if distances is None:
-            distance = np.zeros(k)
-        else:
+        distance = np.zeros(k)
+        if distances is not None:
             d = np.asarray(distances, np.float64)[kept]
-            distance = np.bincount(labels, d if w is None else d * w, k)
+            distance += np.bincount(labels, d if w is None else d * w, k)
         classes = {}
         if truth is not None:
             classes = _counts_by_class(truth[0][kept], truth[1], labels, k)

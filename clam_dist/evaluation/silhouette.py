@@ -9,8 +9,13 @@ import numpy as np
 from clam_dist.data.sampling import row_hash, smallest
 from clam_dist.errors import ConfigError, DataError
 from clam_dist.evaluation.estimate import SilhouetteResult
+from clam_dist.evaluation.moments import ClusterMoments
 from clam_dist.evaluation.queries import score_queries
-from clam_dist.evaluation.references import ReferenceCollector, auto_references
+from clam_dist.evaluation.references import (
+    ReferenceCollector,
+    auto_references,
+    reference_sizes,
+)
 
 
 def silhouette_sampled(
@@ -73,12 +78,14 @@ def silhouette_sampled(
     limit = auto_references(n, len(names)) if each == "auto" else None if each == "all" else each
 
     rows = np.arange(n)
+    sizes = None if limit is None else _sizes(data, codes, len(names), weights)
     collector = ReferenceCollector(len(names), data.shape[1], limit)
     hashes = row_hash(seed, "reference", "", 0, n)
     for start in range(0, n, 65_536):
         cut = slice(start, start + 65_536)
         part = None if weights is None else weights[cut]
-        collector.update(data[cut], codes[cut], hashes[cut], rows[cut], part)
+        part_sizes = None if sizes is None else sizes[cut]
+        collector.update(data[cut], codes[cut], hashes[cut], rows[cut], part, part_sizes)
     queries = np.sort(smallest(row_hash(seed, "query", "", 0, n), rows, size))
     scores = score_queries(
         data[queries],
@@ -89,6 +96,17 @@ def silhouette_sampled(
         threads=threads,
     )
     return scores.result(n, seed, limit)
+
+
+def _sizes(rows: np.ndarray, labels: np.ndarray, k: int, weight: np.ndarray | None) -> np.ndarray:
+    """Sizes of the rows as references: distances to the cluster means and a typical one."""
+    moments = ClusterMoments.of(rows, labels, k, weight)
+    distances = np.empty(len(rows))
+    for start in range(0, len(rows), 65_536):
+        cut = slice(start, start + 65_536)
+        away = rows[cut] - moments.means[labels[cut]]
+        distances[cut] = np.sqrt(np.einsum("nd,nd->n", away, away))
+    return reference_sizes(distances, labels, np.sqrt(moments.variances))
 
 
 def _checked_rows(x: np.ndarray) -> np.ndarray:

@@ -18,6 +18,7 @@ import xarray as xr
 
 from clam_dist.errors import ConfigError
 from clam_dist.models.clam import ClAM
+from clam_dist.models.rows import to_tensors
 
 FORMAT_VERSION = 1
 """Raised when a reader of this version could no longer read what is written."""
@@ -90,7 +91,7 @@ class Bundle:
         return self.dataset["prototypes"].values.astype(np.float64) * scale + center
 
     def scale_rows(self, x: np.ndarray) -> np.ndarray:
-        """Encoded rows in original units ``(n,d)`` as float32 in scaled units, nan where missing."""
+        """Encoded rows ``(n,d)`` in original units as float32 in scaled units; nan stays."""
         scaled = np.asarray(x, dtype=np.float64) - self.dataset["center"].values
         scaled /= self.dataset["scale"].values
         if self.scaling["kind"] == "unit":
@@ -136,13 +137,10 @@ def predict_scaled(
     model: ClAM, parameters: Mapping[str, torch.Tensor], beta: float, x: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Label scaled rows ``(n,d)`` float32 with nan where missing; see :meth:`Bundle.predict`."""
-    rows = torch.from_numpy(x)
-    observed = ~torch.isnan(rows)
-    if bool(observed.all()):
-        labels, distances = model.predict(parameters, beta, rows, None)
-        return labels.to(torch.int32).numpy(), distances.numpy()
-    rows = torch.nan_to_num(rows, nan=0.0)
+    rows, observed = to_tensors(x)
     labels, distances = model.predict(parameters, beta, rows, observed)
+    if observed is None:
+        return labels.to(torch.int32).numpy(), distances.numpy()
     nothing = ~observed.any(1)
     labels[nothing] = -1
     distances[nothing] = torch.nan
@@ -252,9 +250,10 @@ def _replace(path: Path, dataset: xr.Dataset) -> None:
         shutil.rmtree(leftover, ignore_errors=True)
     try:
         dataset.to_zarr(fresh, mode="w", zarr_format=3, consolidated=False)
-        if path.exists():
-            os.replace(path, stale)
-        os.replace(fresh, path)
-    finally:
+    except BaseException:
         shutil.rmtree(fresh, ignore_errors=True)
-        shutil.rmtree(stale, ignore_errors=True)
+        raise
+    if path.exists():
+        os.replace(path, stale)
+    os.replace(fresh, path)
+    shutil.rmtree(stale, ignore_errors=True)

@@ -58,7 +58,7 @@ def direct_states(
     clamp: bool = True,
     log_epsilon: Tensor | None = None,
 ) -> list[Tensor]:
-    """All states ``x_0 … x_T`` (each ``(B,d)``) of rows whose ``hidden`` features start at ``value``.
+    """All states ``x_0 … x_T``, each ``(B,d)``; ``hidden`` features start at ``value``.
 
     Parameters
     ----------

@@ -19,11 +19,11 @@ laid out ``(n,k,B)``: softmax then runs along long contiguous lines of rows.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from clam_dist.models.couplings import Coupling
 from clam_dist.models.workspace import Workspace
 
 
@@ -56,52 +56,6 @@ class Path:
     def final(self) -> Tensor:
         """``C_T``, shape ``(n,k,B)``."""
         return self.mixtures[-1]
-
-
-class Coupling(Protocol):
-    """How the logits follow from the mixture, and the way back."""
-
-    def logits(self, start: Tensor, keep: float, mixture: Tensor, out: Tensor) -> Tensor:
-        """``keep · z_0 + N C`` into ``out``; all ``(n,k,B)``."""
-        ...
-
-    def pull(
-        self, error: Tensor, mixture: Tensor, adjoint: Tensor, keep: float, gain: float
-    ) -> None:
-        """Add the share of ``error`` (adjoint of the logits) to the coupling's own gradient, and
-
-        set ``adjoint ← keep · adjoint + gain · N' error`` in place.
-        """
-        ...
-
-
-class SharedCoupling:
-    """One matrix ``N`` for all rows of a problem.
-
-    Parameters
-    ----------
-    matrix : Tensor (n,k,k)
-        ``N``.
-
-    Attributes
-    ----------
-    gradient : Tensor (n,k,k)
-        ``Σ_t error_t C_t'``, summed over rows and steps; the caller scales it.
-    """
-
-    def __init__(self, matrix: Tensor) -> None:
-        self.matrix = matrix
-        self.gradient = torch.zeros_like(matrix)
-        self._transposed = matrix.transpose(1, 2)
-
-    def logits(self, start: Tensor, keep: float, mixture: Tensor, out: Tensor) -> Tensor:
-        return torch.baddbmm(start, self.matrix, mixture, beta=keep, out=out)
-
-    def pull(
-        self, error: Tensor, mixture: Tensor, adjoint: Tensor, keep: float, gain: float
-    ) -> None:
-        self.gradient.baddbmm_(error, mixture.transpose(1, 2))
-        adjoint.baddbmm_(self._transposed, error, beta=keep, alpha=gain)
 
 
 def descend(
@@ -154,7 +108,7 @@ def ascend(
 
     Everything is left without the factor ``α`` (the caller scales small arrays instead): with
     ``error_t = softmax'(w_t) · adjoint`` this adds ``Σ_t b_t error_t`` to ``start_gradient``, and
-    ``Σ_t error_t C_t'`` to ``coupling.gradient``; the true gradients are ``α`` times these.
+    ``Σ_t error_t C_t'`` to what ``coupling`` has learnt; the true ones are ``α`` times these.
 
     Parameters
     ----------

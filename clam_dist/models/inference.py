@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from clam_dist.models.dynamics import Coupling, SharedCoupling, settle
-from clam_dist.models.rowwise import RowCoupling
+from clam_dist.models.couplings import Coupling, FactoredCoupling, couple
+from clam_dist.models.dynamics import settle
 from clam_dist.models.sums import Prototypes
 from clam_dist.models.workspace import Workspace
 
@@ -54,72 +54,76 @@ def infer(
     distances : Tensor (B,) of ``x``'s dtype
         Euclidean distance from the row to its prototype over the features seen.
     """
+    weights = None if log_epsilon is None else log_epsilon[None]
+    betas = torch.full((1,), beta, dtype=x.dtype, device=x.device)
+    labeller = _Labeller(
+        Prototypes(prototypes[None], betas, weights),
+        log_epsilon,
+        alpha,
+        steps,
+        value.to(x.dtype).expand(x.shape[1]),
+    )
     labels = torch.empty(len(x), dtype=torch.int64, device=x.device)
     distances = torch.empty(len(x), dtype=x.dtype, device=x.device)
-    weights = None if log_epsilon is None else log_epsilon[None]
-    held = Prototypes(prototypes[None], torch.full((1,), beta, dtype=x.dtype), weights)
-    value = value.to(x.dtype)
-    if observed is None:
-        everything = [(slice(0, len(x)), False)]
-    elif clamp:
-        whole = observed.all(1)
-        everything = [(whole.nonzero()[:, 0], False), ((~whole).nonzero()[:, 0], True)]
-    else:
-        everything = [(slice(0, len(x)), False)]
-    gram = torch.bmm(held.rows, held.rows.transpose(1, 2))
-    shared = SharedCoupling(2.0 * held.beta * gram + held.offset.unsqueeze(-1))
-    for rows, own in everything:
-        part, seen = x[rows], None if observed is None else observed[rows]
-        found = [
-            _block(
-                part[i : i + BLOCK_ROWS],
-                None if seen is None else seen[i : i + BLOCK_ROWS],
-                held,
-                shared,
-                alpha,
-                steps,
-                value,
-                own,
-                log_epsilon,
-            )
-            for i in range(0, len(part), BLOCK_ROWS)
-        ]
-        if found:
-            labels[rows] = torch.cat([label for label, _ in found])
-            distances[rows] = torch.cat([distance for _, distance in found])
+    for rows, seen, own in _kinds(len(x), observed, clamp):
+        for part in rows.split(BLOCK_ROWS):
+            block = x if len(part) == len(x) else x[part]
+            found = labeller(block, None if seen is None else seen[part], own)
+            labels[part], distances[part] = found
     return labels, distances
 
 
-def _block(
-    x: Tensor,
-    observed: Tensor | None,
-    held: Prototypes,
-    shared: SharedCoupling,
-    alpha: float,
-    steps: int,
-    value: Tensor,
-    clamp: bool,
-    log_epsilon: Tensor | None,
-) -> tuple[Tensor, Tensor]:
-    """One block of at most ``BLOCK_ROWS`` rows, padded to that many."""
-    rows = len(x)
-    padded = SPACE.take("rows", (BLOCK_ROWS, held.width), x)
-    padded[rows:] = 0.0
-    if observed is None:
-        padded[:rows] = x
-    else:
-        torch.where(observed, x, value, out=padded[:rows])
-    coupling: Coupling = shared
-    if clamp and observed is not None:
-        moving = torch.zeros((held.width, BLOCK_ROWS), dtype=x.dtype, device=x.device)
-        moving[:, :rows] = ~observed.T
-        coupling = RowCoupling(held.scaled, held.rows - value, moving, SPACE)
-    start = held.start(padded, SPACE)
-    logits = settle(start, coupling, alpha, steps, not clamp, SPACE)[0]
-    if log_epsilon is not None:
-        logits = logits - log_epsilon.unsqueeze(-1)
-    labels = logits[:, :rows].argmax(0)
-    difference = x - held.rows[0].index_select(0, labels)
-    if observed is not None:
-        difference.mul_(observed)
-    return labels, difference.square().sum(1).sqrt_()
+def _kinds(
+    rows: int, observed: Tensor | None, clamp: bool
+) -> list[tuple[Tensor, Tensor | None, bool]]:
+    """Row numbers of each kind, what is seen of all rows, whether their seen features stay."""
+    if observed is None or not clamp:
+        return [(torch.arange(rows), observed, False)]
+    whole = observed.all(1)
+    complete, incomplete = whole.nonzero()[:, 0], (~whole).nonzero()[:, 0]
+    return [(complete, None, False), (incomplete, observed, True)]
+
+
+class _Labeller:
+    """One member's prototypes with all that blocks of rows share."""
+
+    def __init__(
+        self,
+        held: Prototypes,
+        log_epsilon: Tensor | None,
+        alpha: float,
+        steps: int,
+        value: Tensor,
+    ) -> None:
+        self.held, self.log_epsilon, self.value = held, log_epsilon, value
+        self.alpha, self.steps = alpha, steps
+        self.shifted = held.rows - value
+        self.shared = couple(*held.all_move(), SPACE)
+
+    def __call__(self, x: Tensor, observed: Tensor | None, own: bool) -> tuple[Tensor, Tensor]:
+        """Labels and distances of a block of at most ``BLOCK_ROWS`` rows, padded to that many."""
+        rows, held = len(x), self.held
+        padded = SPACE.take("rows", (BLOCK_ROWS, held.width), x)
+        padded[rows:] = 0.0
+        padded[:rows] = x if observed is None else torch.where(observed, x, self.value)
+        coupling: Coupling = self.shared
+        if own and observed is not None:
+            moving = torch.zeros((held.width, BLOCK_ROWS), dtype=x.dtype, device=x.device)
+            moving[:, :rows] = ~observed.T
+            coupling = FactoredCoupling(held.scaled, self.shifted, SPACE, moving)
+        start = held.start(padded, SPACE)
+        logits = settle(start, coupling, self.alpha, self.steps, not own, SPACE)[0]
+        if self.log_epsilon is not None:
+            logits = logits - self.log_epsilon.unsqueeze(-1)
+        labels = _first_greatest(logits)
+        difference = padded.sub_(held.rows[0].index_select(0, labels))
+        if observed is not None:
+            difference[:rows].mul_(observed)
+        return labels[:rows], difference.square().sum(1).sqrt_()[:rows]
+
+
+def _first_greatest(lines: Tensor) -> Tensor:
+    """``lines.argmax(0)`` of ``(k,B)`` with the first of equals; passes along lines, 10x faster."""
+    count = len(lines)
+    numbers = torch.arange(count, device=lines.device).unsqueeze(1)
+    return torch.where(lines == lines.amax(0), numbers, count).amin(0)

@@ -14,11 +14,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from clam_dist.models.dynamics import SharedCoupling, ascend, descend
-from clam_dist.models.sums import SPACE, Prototypes, Sums, block_rows, blocks, total
-
-BLOCK_ELEMENTS = 1 << 16
-"""Elements of one ``(groups,P,k,rows)`` array of a block, by measurement."""
+from clam_dist.models.couplings import couple
+from clam_dist.models.dynamics import ascend, descend
+from clam_dist.models.sums import SPACE, Prototypes, Sums, block_rows, blocks, weighted_squares
 
 
 def masked_sums(
@@ -63,7 +61,7 @@ def masked_sums(
     held = Prototypes(prototypes, beta, log_epsilon)
     work = _Masked(held, alpha, steps, value.to(x.dtype))
     whole = len(x) // group_rows
-    at_once = max(1, block_rows(held.members * held.count, BLOCK_ELEMENTS) // group_rows)
+    at_once = max(1, block_rows(held.members * held.count, held.width) // group_rows)
     for groups in blocks(whole, at_once):
         rows = slice(groups.start * group_rows, groups.stop * group_rows)
         work.add(x[rows], None if weight is None else weight[rows].to(x.dtype), hidden[groups])
@@ -97,8 +95,11 @@ class _Masked:
 
         index = hidden.unsqueeze(1).expand(groups, rows, h)
         cube = x.view(groups, rows, -1)
-        target = (cube.gather(2, index) - value.unsqueeze(1)).transpose(1, 2)  # (groups,h,rows)
-        seen = cube.clone().scatter_(2, index, value.unsqueeze(1).expand(groups, rows, h))
+        picked = torch.gather(cube, 2, index, out=SPACE.take("picked", index.shape, x))
+        picked.sub_(value.unsqueeze(1))
+        target = SPACE.take("target", (groups, h, rows), x).copy_(picked.transpose(1, 2))
+        seen = SPACE.take("seen", cube.shape, x).copy_(cube)
+        seen.scatter_(2, index, value.unsqueeze(1).expand(groups, rows, h))
         seen = seen.view(len(x), -1)
 
         # Hidden columns of the prototypes, (groups,h,P,k) to (n,h,k).
@@ -106,7 +107,8 @@ class _Masked:
         columns = gathered.transpose(1, 2).reshape(n, h, k)
         shifted = columns - value.repeat_interleave(P, 0).unsqueeze(-1)  # Q'
         beta = held.beta.repeat(groups, 1, 1)  # (n,1,1)
-        coupling = SharedCoupling(torch.bmm((2.0 * beta * columns).transpose(1, 2), shifted))
+        left = (2.0 * beta * columns).transpose(1, 2).contiguous()
+        coupling = couple(left, shifted.transpose(1, 2).contiguous(), SPACE)
 
         start = SPACE.take("grouped", (groups, P, k, rows), x)
         start.copy_(held.start(seen, SPACE).view(P, k, groups, rows).permute(2, 0, 1, 3))
@@ -114,14 +116,13 @@ class _Masked:
         path = descend(start, coupling, alpha, self.steps, False, SPACE)
         mixture = path.final
 
-        error = SPACE.take("residual", (n, h, rows), x)
-        base = target.unsqueeze(1).expand(groups, P, h, rows).reshape(n, h, rows)
-        torch.baddbmm(base, shifted, mixture, alpha=-1.0, out=error)
-        squares = error.square().sum(1).view(groups, P, rows).transpose(0, 1).reshape(P, -1)
-        self.loss += total(squares, weight)
+        error = SPACE.take("residual", (groups, P, h, rows), x)
+        torch.bmm(shifted, mixture, out=error.view(n, h, rows))
+        torch.sub(target.unsqueeze(1), error, out=error)
+        loss = weighted_squares(error, None if weight is None else weight.view(groups, 1, 1, rows))
+        self.loss += loss.view(groups, P).sum(0)
         self.entries += h * (len(x) if weight is None else float(weight.double().sum()))
-        if weight is not None:
-            error.view(groups, P, h, rows).mul_(weight.view(groups, 1, 1, rows))
+        error = error.view(n, h, rows)
 
         # Adjoints are carried times -1/2 (the -2 of the square's derivative comes last).
         adjoint = SPACE.take("adjoint", start.shape, x)
@@ -130,10 +131,9 @@ class _Masked:
         first = SPACE.take("start_gradient", start.shape, x).zero_()
         ascend(adjoint, path, coupling, alpha, False, first, SPACE)
 
-        through = (2.0 * alpha) * beta * coupling.gradient  # ∂/∂(R_H Q')
-        column_gradient = torch.bmm(shifted, through.transpose(1, 2))
-        shifted_gradient += torch.bmm(columns, through)
-        column_gradient += shifted_gradient
+        by_left, by_right = coupling.products()  # (n,k,h), by 2 β R_H and by Q
+        by_columns = alpha * (2.0 * beta * by_left + by_right).transpose(1, 2)
+        column_gradient = by_columns + shifted_gradient
         flat = column_gradient.view(groups, P, h, k).transpose(1, 2).reshape(groups * h, P * k)
         self.column_gradient.index_add_(0, hidden.reshape(-1), flat)
 

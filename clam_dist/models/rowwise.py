@@ -10,54 +10,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from clam_dist.models.couplings import FactoredCoupling
 from clam_dist.models.dynamics import ascend, descend
-from clam_dist.models.sums import SPACE, Prototypes, Sums, block_rows, blocks, total, weigh
-from clam_dist.models.workspace import Workspace
-
-BLOCK_ELEMENTS = 1 << 16
-"""Elements of the larger of a block's ``(P,k,rows)`` and ``(P,d,rows)`` arrays."""
-
-
-class RowCoupling:
-    """Coupling of the logits through features that each row hides for itself.
-
-    Parameters
-    ----------
-    scaled : Tensor (P,k,d)
-        ``2 β R``.
-    shifted : Tensor (P,k,d)
-        ``Q = R - v``.
-    moving : Tensor (d,B)
-        1 where a feature moves, 0 where it is clamped.
-
-    Attributes
-    ----------
-    scaled_gradient, shifted_gradient : Tensor (P,k,d)
-        Summed over rows and steps, without the factor ``α``.
-    """
-
-    def __init__(self, scaled: Tensor, shifted: Tensor, moving: Tensor, space: Workspace) -> None:
-        self.scaled, self.shifted, self.moving, self._space = scaled, shifted, moving, space
-        self.scaled_gradient = torch.zeros_like(scaled)
-        self.shifted_gradient = torch.zeros_like(shifted)
-
-    def _moved(self, matrix: Tensor, lines: Tensor, name: str) -> Tensor:
-        """``m̄ ⊙ (matrix' lines)``: ``(P,k,d)``, ``(P,k,B)`` to ``(P,d,B)`` scratch."""
-        out = self._space.take(name, (len(matrix), matrix.shape[2], lines.shape[2]), lines)
-        return torch.bmm(matrix.transpose(1, 2), lines, out=out).mul_(self.moving)
-
-    def logits(self, start: Tensor, keep: float, mixture: Tensor, out: Tensor) -> Tensor:
-        moved = self._moved(self.shifted, mixture, "moved")
-        return torch.baddbmm(start, self.scaled, moved, beta=keep, out=out)
-
-    def pull(
-        self, error: Tensor, mixture: Tensor, adjoint: Tensor, keep: float, gain: float
-    ) -> None:
-        moved = self._moved(self.shifted, mixture, "moved")
-        self.scaled_gradient.baddbmm_(error, moved.transpose(1, 2))
-        back = self._moved(self.scaled, error, "moved")
-        self.shifted_gradient.baddbmm_(mixture, back.transpose(1, 2))
-        adjoint.baddbmm_(self.shifted, back, beta=keep, alpha=gain)
+from clam_dist.models.sums import (
+    SPACE,
+    Prototypes,
+    Sums,
+    block_rows,
+    blocks,
+    total,
+    weighted_squares,
+)
 
 
 def rowwise_sums(
@@ -102,24 +65,22 @@ def rowwise_sums(
     shifted = held.rows - value
     loss = torch.zeros(held.members, dtype=torch.float64, device=x.device)
     entries = 0.0
-    for rows in blocks(
-        len(x), block_rows(held.members * max(held.count, held.width), BLOCK_ELEMENTS)
-    ):
+    widest = held.members * max(held.count, held.width)
+    for rows in blocks(len(x), block_rows(widest, held.width)):
         part = None if weight is None else weight[rows].to(x.dtype)
         moves = moving[rows]
         seen = torch.where(moves, value, x[rows])
-        coupling = RowCoupling(held.scaled, shifted, moves.T.to(x.dtype).contiguous(), SPACE)
+        coupling = FactoredCoupling(held.scaled, shifted, SPACE, moves.T.to(x.dtype).contiguous())
         start = held.start(seen, SPACE)
         path = descend(start, coupling, alpha, steps, False, SPACE)
         mixture = path.final
 
         error = SPACE.take("residual", (held.members, held.width, len(seen)), x)
-        base = (x[rows] - value).T.expand(held.members, -1, -1)
-        torch.baddbmm(base, shifted.transpose(1, 2), mixture, alpha=-1.0, out=error)
+        torch.bmm(shifted.transpose(1, 2), mixture, out=error)
+        torch.sub((x[rows] - value).T, error, out=error)
         error.mul_(scored[rows].T)
-        loss += total(error.square().sum(1), part)
+        loss += weighted_squares(error, part)
         entries += float(total(scored[rows].sum(1), part))
-        weigh(error, part)
 
         # Adjoints are carried times -1/2, and those of the recursion without the factor α.
         adjoint = SPACE.take("adjoint", start.shape, x)
@@ -129,7 +90,8 @@ def rowwise_sums(
         ascend(adjoint, path, coupling, alpha, False, first, SPACE)
         lines = first.view(-1, len(seen))
         from_start = (lines @ seen).view(held.rows.shape)
-        through = from_start + coupling.scaled_gradient
-        held.gradient -= 2.0 * alpha * (2.0 * held.beta * through + coupling.shifted_gradient)
+        by_scaled, by_shifted = coupling.products()
+        through = 2.0 * held.beta * (from_start + by_scaled) + by_shifted
+        held.gradient -= 2.0 * alpha * through
         held.offset_gradient -= 2.0 * alpha * first.sum(-1)
     return Sums(loss, entries, held.gradients())

@@ -117,7 +117,7 @@ def _drawn(
     odds = None
     if weight is not None:
         odds = np.bincount(first.reshape(-1), weights=weight, minlength=len(rows))
-        odds /= odds.sum()
+        odds = odds / odds.sum()
     return rows[generator.choice(len(rows), size=k, replace=False, p=odds)]
 
 

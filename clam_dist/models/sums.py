@@ -14,6 +14,13 @@ SPACE = Workspace()
 """Scratch of the training kernels, one set of buffers a thread."""
 
 
+LINE_ELEMENTS = 1 << 16
+"""Elements of a block's largest scratch array: below, calls cost more than they compute."""
+
+ROW_ELEMENTS = 1 << 20
+"""Elements of a block's rows, so that the second product finds them in cache."""
+
+
 @dataclass
 class Sums:
     """Loss and gradients summed over rows; divide by ``entries`` summed over the global batch.
@@ -80,6 +87,12 @@ class Prototypes:
         torch.addmm(self.offset.view(-1, 1), self.scaled.view(-1, self.width), x.T, out=out)
         return out.view(self.members, self.count, len(x))
 
+    def all_move(self) -> tuple[Tensor, Tensor]:
+        """Factors of the coupling where all features move: ``[2βR, c]`` and ``[R, 1]``."""
+        left = torch.cat([self.scaled, self.offset.unsqueeze(-1)], 2)
+        ones = torch.ones_like(self.offset).unsqueeze(-1)
+        return left, torch.cat([self.rows, ones], 2)
+
     def gradients(self) -> dict[str, Tensor]:
         """By name; ``c`` is taken back to ``g = ‖ρ‖²`` and ``log ε``."""
         pull = (2.0 * self.beta) * self.offset_gradient.unsqueeze(-1)
@@ -95,9 +108,18 @@ def blocks(rows: int, size: int) -> Iterator[slice]:
         yield slice(first, min(first + size, rows))
 
 
-def block_rows(lines: int, elements: int) -> int:
-    """Rows of a block so that one ``(lines, rows)`` array has about ``elements``; of 64 at least."""
-    return max(64, elements // max(lines, 1) // 64 * 64)
+def block_rows(lines: int, width: int) -> int:
+    """Rows of a block, a multiple of 64, the same for the same sizes.
+
+    Parameters
+    ----------
+    lines : int
+        Lines of rows in a block's largest scratch array.
+    width : int
+        Features ``d``.
+    """
+    rows = min(LINE_ELEMENTS // max(lines, 1), ROW_ELEMENTS // max(width, 1))
+    return max(64, rows // 64 * 64)
 
 
 def weigh(values: Tensor, weight: Tensor | None) -> Tensor:
@@ -110,3 +132,27 @@ def total(rows: Tensor, weight: Tensor | None) -> Tensor:
     if weight is None:
         return rows.sum(-1, dtype=torch.float64)
     return rows.to(torch.float64) @ weight.to(torch.float64)
+
+
+def weighted_squares(error: Tensor, weight: Tensor | None) -> Tensor:
+    """``Σ weight · error²`` of each problem in float64, and ``error ← weight · error`` in place.
+
+    Parameters
+    ----------
+    error : Tensor (..., B)
+        Contiguous; all axes but the last two are problems.
+    weight : Tensor, optional
+        Non-negative, broadcasts against ``error``.
+
+    Returns
+    -------
+    Tensor (n,) float64
+        One sum for each of the ``n`` problems.
+    """
+    root = None if weight is None else weight.sqrt()
+    if root is not None:
+        error.mul_(root)
+    norms = torch.linalg.vector_norm(error.flatten(-2), dim=-1)  # one pass, no temporary
+    if root is not None:
+        error.mul_(root)
+    return norms.to(torch.float64).square_().flatten()

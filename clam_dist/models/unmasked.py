@@ -13,11 +13,18 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from clam_dist.models.dynamics import Path, SharedCoupling, ascend, descend, remaining
-from clam_dist.models.sums import SPACE, Prototypes, Sums, block_rows, blocks, total, weigh
-
-BLOCK_ELEMENTS = 1 << 16
-"""Elements of one ``(P,k,rows)`` array of a block, by measurement."""
+from clam_dist.models.couplings import couple
+from clam_dist.models.dynamics import Path, ascend, descend, remaining
+from clam_dist.models.sums import (
+    SPACE,
+    Prototypes,
+    Sums,
+    block_rows,
+    blocks,
+    total,
+    weigh,
+    weighted_squares,
+)
 
 
 def unmasked_sums(
@@ -55,12 +62,9 @@ def unmasked_sums(
         ``gradients`` holds ``prototypes`` and, where given, ``log_epsilon``.
     """
     held = Prototypes(prototypes, beta, log_epsilon)
-    gram = torch.bmm(held.rows, held.rows.transpose(1, 2))
-    coupling = SharedCoupling(2.0 * held.beta * gram + held.offset.unsqueeze(-1))
-    work = _Unmasked(held, coupling, alpha, steps)
-    lines = held.members * held.count
-    widest = max(lines, held.members * held.width) if observed is not None else lines
-    for rows in blocks(len(x), block_rows(widest, BLOCK_ELEMENTS)):
+    work = _Unmasked(held, alpha, steps)
+    widest = held.count if observed is None else max(held.count, held.width)
+    for rows in blocks(len(x), block_rows(held.members * widest, held.width)):
         part = None if weight is None else weight[rows].to(x.dtype)
         work.add(x[rows], part, None if observed is None else observed[rows])
     return work.finish()
@@ -69,16 +73,14 @@ def unmasked_sums(
 class _Unmasked:
     """Sums in the making; ``add`` takes one block of rows."""
 
-    def __init__(
-        self, held: Prototypes, coupling: SharedCoupling, alpha: float, steps: int
-    ) -> None:
-        self.held, self.coupling, self.alpha, self.steps = held, coupling, alpha, steps
+    def __init__(self, held: Prototypes, alpha: float, steps: int) -> None:
+        self.held, self.alpha, self.steps = held, alpha, steps
+        self.coupling = couple(*held.all_move(), SPACE)
         self.moved = 1.0 - remaining(alpha, steps)  # 1 - A
         self.loss = torch.zeros(held.members, dtype=torch.float64, device=held.rows.device)
         self.entries = 0.0
         self.start_gradient = torch.zeros_like(held.rows)  # Σ_t b_t error_t X
         self.start_total = torch.zeros_like(held.offset)  # Σ_t b_t error_t 1
-        self.gram_gradient = torch.zeros_like(coupling.matrix)  # explicit part of ∂/∂G
         self.direct = torch.zeros_like(held.rows)  # explicit part of ∂/∂R, missing values only
 
     def add(self, x: Tensor, weight: Tensor | None, observed: Tensor | None) -> None:
@@ -101,11 +103,11 @@ class _Unmasked:
         """Loss of rows with nothing missing; returns β ∂/∂C, puts ∂/∂U's share into ``first``."""
         held, moved, mixture = self.held, self.moved, path.final
         adjoint = SPACE.take("adjoint", start.shape, start)
-        torch.baddbmm(start, self.coupling.matrix, mixture, beta=-moved, out=adjoint)
+        self.coupling.logits(start, -moved, mixture, adjoint)
         # C·(β ∂/∂C - (1-A) z_0) + (1-A) C·c = 2 β (C'GC - 2 (1-A) C·U), a row at a time.
         product = SPACE.take("error", start.shape, start)
         torch.add(adjoint, start, alpha=-moved, out=product).mul_(mixture)
-        length = x.square().sum(1)  # faster than a row-wise dot for any width
+        length = torch.linalg.vector_norm(x, dim=1).square_()  # one pass, no temporary
         weighed = torch.mul(mixture, -moved / self.alpha, out=first)
         weigh(weighed, weight)
         offset_total = weighed.sum(-1)  # -(1-A)/α Σ_b weight C
@@ -113,9 +115,11 @@ class _Unmasked:
         inner -= self.alpha * (offset_total.double() * held.offset.double()).sum(-1)
         self.loss += moved**2 * total(length, weight) + inner / (2.0 * held.beta.view(-1).double())
         self.entries += x.shape[1] * (len(x) if weight is None else float(weight.double().sum()))
-        self.gram_gradient.baddbmm_(weighed, mixture.transpose(1, 2), alpha=-self.alpha / moved)
-        # ``first`` also carries ∂/∂U, which is no part of the logits' adjoint.
-        self.start_total -= offset_total
+        # The explicit ∂/∂G = Σ_b weight C C' joins what the recursion learns of N = 2 β G + c 1'.
+        # That puts -offset_total/2 into the share of c, and ∂/∂U in ``first`` puts offset_total
+        # there, both wrongly.
+        self.coupling.learn(weighed, mixture, -0.5 / moved)
+        self.start_total -= 0.5 * offset_total
         return weigh(adjoint, weight)
 
     def _incomplete(self, x: Tensor, weight: Tensor | None, observed: Tensor, path: Path) -> Tensor:
@@ -123,23 +127,21 @@ class _Unmasked:
         held, mixture = self.held, path.final
         seen = observed.T.to(x.dtype)
         error = SPACE.take("residual", (held.members, held.width, len(x)), x)
-        base = (x.T * self.moved).expand(held.members, -1, -1)
-        torch.baddbmm(base, held.rows.transpose(1, 2), mixture, alpha=-1.0, out=error)
+        torch.bmm(held.rows.transpose(1, 2), mixture, out=error)
+        torch.sub(x.T * self.moved, error, out=error)
         error.mul_(seen)
-        squares = error.square().sum(1)
-        self.loss += total(squares, weight)
+        self.loss += weighted_squares(error, weight)
         self.entries += float(total(observed.sum(1), weight))
-        weigh(error, weight)
         self.direct.baddbmm_(mixture, error.transpose(1, 2), beta=1.0, alpha=-2.0)
         adjoint = SPACE.take("adjoint", mixture.shape, x)
         return torch.bmm(held.scaled, error, out=adjoint).neg_()
 
     def finish(self) -> Sums:
         """Put the factors back and take every adjoint to the prototypes."""
-        held, alpha, coupling = self.held, self.alpha, self.coupling
-        gram = self.gram_gradient + 2.0 * alpha * coupling.gradient
-        held.gradient += 2.0 * alpha * self.start_gradient + self.direct
-        held.gradient += torch.bmm(gram + gram.transpose(1, 2), held.rows)
-        offset = self.start_total + coupling.gradient.sum(-1)
+        held, alpha, d = self.held, self.alpha, self.held.width
+        right, left = self.coupling.products()  # D [R, 1] and D' [2 β R, c]
+        through = right[..., :d] + left[..., :d] / (2.0 * held.beta)
+        held.gradient += 2.0 * alpha * (self.start_gradient + through) + self.direct
+        offset = self.start_total + right[..., d]
         held.offset_gradient += alpha * offset / held.beta[:, :, 0]
         return Sums(self.loss, self.entries, held.gradients())

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from clam_dist.stages.context import STAGE_NAMES
-    from clam_dist.stages.run import Run, StageOutcome, open_run, run
+    from clam_dist.stages.pipeline import Run, StageOutcome, open_run, run
 
 __all__ = ["STAGE_NAMES", "Run", "StageOutcome", "open_run", "run"]
 
@@ -21,7 +21,7 @@ def __getattr__(name: str) -> Any:
 
         return STAGE_NAMES
     if name in __all__:
-        from clam_dist.stages import run as module
+        from clam_dist.stages import pipeline
 
-        return getattr(module, name)
+        return getattr(pipeline, name)
     raise AttributeError(f"module 'clam_dist.stages' has no attribute {name!r}")

@@ -18,8 +18,10 @@ from clam_dist.data.sampling import row_hash
 from clam_dist.data.shards import ShardFile
 from clam_dist.data.writer import merge_parts
 from clam_dist.evaluation.distances import DistanceSums, distance_sums
-from clam_dist.evaluation.estimate import QueryScores, score_sums
-from clam_dist.evaluation.moments import filled, undefined_because
+from clam_dist.evaluation.estimate import QueryScores
+from clam_dist.evaluation.moments import filled
+from clam_dist.evaluation.linear import undefined_because
+from clam_dist.evaluation.queries import score_sums
 from clam_dist.evaluation.references import ReferenceCollector, References, auto_references
 from clam_dist.evaluation.scores import AssignSums
 from clam_dist.stages.context import Context, StageResult

@@ -16,7 +16,8 @@ from clam_dist.data.rows import ScaledRows, read_scaled
 from clam_dist.data.source import Fragment, Source
 from clam_dist.data.statistics import Scaling
 from clam_dist.data.writer import LabelsWriter
-from clam_dist.evaluation.estimate import QueryScores, score_queries
+from clam_dist.evaluation.estimate import QueryScores
+from clam_dist.evaluation.queries import score_queries
 from clam_dist.evaluation.references import References
 from clam_dist.evaluation.scores import AssignSums
 

@@ -109,7 +109,7 @@ class Trainer:
                 if name.startswith("parameters.")
             }
             tensors = {name: value.to(self.device) for name, value in tensors.items()}
-        model = self.plan.build_model(self.plan.model_settings, members[0])
+        model = self.plan.build_model(self.plan.model_settings, members[0].to_json())
         return build_group(members, model, parameters, state, tensors)
 
     def _restore(self) -> None:

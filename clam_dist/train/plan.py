@@ -84,7 +84,7 @@ class TrainPlan:
     members: tuple[Member, ...]
     segments: tuple[Segment, ...]
     model_settings: dict[str, Any]
-    build_model: Callable[[dict[str, Any], Member], Any]
+    build_model: Callable[[dict[str, Any], dict[str, Any]], Any]
     score: Scorer
     select: str
     starts: dict[int, str]

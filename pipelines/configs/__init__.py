@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from clam_dist.errors import ConfigError
+
 
 @dataclass(frozen=True)
 class DemoData:
@@ -50,8 +52,6 @@ def find_config(config: str) -> tuple[Path, str | None]:
     ConfigError
         Where it is neither.
     """
-    from clam_dist.errors import ConfigError
-
     path = Path(config).expanduser()
     if path.is_file():
         return path, None

@@ -26,9 +26,14 @@ def test_published_appears_on_success_only(tmp_path: Path) -> None:
         assert not target.exists()
         assert Path(temporary).name.startswith(".")
     assert target.read_text() == "whole"
-    with pytest.raises(KeyboardInterrupt), published(str(target)) as temporary:
-        Path(temporary).write_text("half")
-        raise KeyboardInterrupt
+
+    def interrupted() -> None:
+        with published(str(target)) as temporary:
+            Path(temporary).write_text("half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
     assert target.read_text() == "whole"
     assert [p.name for p in target.parent.iterdir()] == ["a.txt"]
 
@@ -68,7 +73,13 @@ def test_free_bytes_of_a_folder_not_made_yet(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("size", "text"),
-    [(0, "0 bytes"), (1023, "1023 bytes"), (1536, "1.5 KiB"), (2**40, "1.0 TiB"), (2**30, "1.0 GiB")],
+    [
+        (0, "0 bytes"),
+        (1023, "1023 bytes"),
+        (1536, "1.5 KiB"),
+        (2**40, "1.0 TiB"),
+        (2**30, "1.0 GiB"),
+    ],
 )
 def test_size_text(size: int, text: str) -> None:
     assert size_text(size) == text
@@ -90,7 +101,8 @@ def test_full_disk(tmp_path: Path, error: OSError) -> None:
 
 def test_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
-    with pytest.raises(RunError, match="cannot write.*may be written to"), published(
-        str(tmp_path / "file" / "a.npy")
+    with (
+        pytest.raises(RunError, match=r"cannot write.*may be written to"),
+        published(str(tmp_path / "file" / "a.npy")),
     ):
         pass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -79,7 +80,7 @@ def test_few_files_stay_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         (lambda p: np.save(p, np.zeros((10, 7), np.float32, order="F")), "holds float32"),
     ],
 )
-def test_damage_is_named(tmp_path: Path, damage, text: str) -> None:  # noqa: ANN001
+def test_damage_is_named(tmp_path: Path, damage: Callable[[Path], object], text: str) -> None:
     path = tmp_path / "a.npy"
     write(path, np.zeros((10, 7), np.float32))
     damage(path)

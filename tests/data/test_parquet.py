@@ -174,7 +174,7 @@ def test_object_store(tmp_path):
 
 def test_no_such_path(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(DataError, match="no such file or folder: 'a/b'.*working folder") as error:
+    with pytest.raises(DataError, match=r"no such file or folder: 'a/b'.*working folder") as error:
         open_parquet("a/b")
     assert str(tmp_path) in str(error.value)
 
@@ -221,7 +221,7 @@ def damage(content: bytes, how: str) -> bytes:
         ("cut", r"file 'b\.parquet' is cut off: .*the footer"),
         (
             "cut footer",
-            r"file 'b\.parquet' is cut off or damaged: its footer should have \d+ bytes",
+            r"file 'b\.parquet' is cut off or damaged: its footer should have \d+ ",
         ),
         ("footer", r"file 'b\.parquet': its Parquet footer is damaged"),
         ("encrypted", r"file 'b\.parquet' is encrypted"),
@@ -251,9 +251,7 @@ def test_a_broken_page_names_file_row_group_and_column(tmp_path):
     content[middle : middle + 40] = b"\xff" * 40
     path.write_bytes(content)
     source = open_parquet(str(path))
-    with pytest.raises(
-        DataError, match=r"file 'a\.parquet', row group 1, column 'y' cannot be read"
-    ):
+    with pytest.raises(DataError, match=r"'a\.parquet', row group 1, column 'y' cannot be read"):
         read_all(source, ["x", "y"], 300)
     assert read_all(source, ["x"], 300).num_rows == 300
 
@@ -285,9 +283,7 @@ def test_embeddings_of_two_widths(tmp_path):
     for name, width in (("a", 2), ("b", 3)):
         values = pa.FixedSizeListArray.from_arrays(pa.array(np.ones(width)), width)
         write(tmp_path / f"{name}.parquet", {"e": values})
-    with pytest.raises(
-        DataError, match=r"column 'e' is fixed_size_list.*\[3\] in file 'b\.parquet'"
-    ):
+    with pytest.raises(DataError, match=r"'e' is fixed_size_list.*\[3\] in file 'b\.parquet'"):
         open_parquet(str(tmp_path))
 
 

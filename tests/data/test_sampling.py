@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import numpy as np
 import pytest
 import xxhash
@@ -31,7 +33,7 @@ def test_oracle_is_splitmix64() -> None:
 @settings(max_examples=50, deadline=None)
 @given(seed=st.integers(0, TOP), first=st.integers(0, 2**40), n=st.integers(0, 20))
 def test_row_hash_is_splitmix64_from_the_name(seed: int, first: int, n: int) -> None:
-    start = xxhash.xxh3_64_intdigest("sample\0year=2020/a.parquet".encode(), seed=seed)
+    start = xxhash.xxh3_64_intdigest(b"sample\0year=2020/a.parquet", seed=seed)
     expected = [splitmix64(start, first + i) for i in range(n)]
     hashes = row_hash(seed, "sample", "year=2020/a.parquet", first, n)
     assert hashes.dtype == np.uint64
@@ -82,7 +84,7 @@ def test_all_rows_are_candidates_of_a_sample_as_large_as_the_source() -> None:
     m=st.integers(0, 45),
     order=st.randoms(use_true_random=False),
 )
-def test_smallest_is_a_full_sort_cut(hashes: list[int], m: int, order) -> None:  # noqa: ANN001
+def test_smallest_is_a_full_sort_cut(hashes: list[int], m: int, order: Random) -> None:
     rows = list(range(100, 100 + len(hashes)))
     order.shuffle(rows)
     pairs = sorted(zip(hashes, rows, strict=True))[:m]

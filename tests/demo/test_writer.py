@@ -77,7 +77,7 @@ def test_too_small_a_disk_is_known_before_writing(tmp_path):
 def test_nothing_is_left_when_stopped(tmp_path, monkeypatch):
     whole = list(vowels.batches(10, 0))
 
-    def stopped(rows, seed):
+    def stopped(*_):
         yield from whole
         raise KeyboardInterrupt
 

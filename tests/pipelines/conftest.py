@@ -54,16 +54,24 @@ def server(home: Path) -> Iterator[EmbeddedServer]:
     server.stop()
 
 
-def environment(home: Path, **more: str) -> dict[str, str]:
+def environment(home: Path) -> dict[str, str]:
     """This environment without what it says of Prefect and clam_dist, on ``home``."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("PREFECT", "CLAM_DIST"))}
     path = os.pathsep.join(filter(None, [str(ROOT), kept.get("PYTHONPATH")]))
-    return kept | {"PREFECT_HOME": str(home), "PYTHONPATH": path} | more
+    return kept | {"PREFECT_HOME": str(home), "PYTHONPATH": path}
 
 
-@pytest.fixture()
-def start_flow(home: Path, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """``start_flow(*arguments, script={}, **environ)``: the flow over fake stages, as a process.
+@pytest.fixture(scope="session")
+def environ(home: Path) -> dict[str, str]:
+    """The environment of a process that finds only ``home`` configured."""
+    return environment(home)
+
+
+@pytest.fixture
+def start_flow(
+    environ: dict[str, str], tmp_path: Path
+) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """``start_flow(*arguments, script={}, **variables)``: the flow over fake stages, as a process.
 
     It runs in ``tmp_path``, where ``tiny.yaml`` is.
     """
@@ -71,12 +79,12 @@ def start_flow(home: Path, tmp_path: Path) -> Iterator[Callable[..., subprocess.
     (tmp_path / "tiny.yaml").write_text(CONFIG)
 
     def start(
-        *arguments: str, script: dict[str, Any] | None = None, **environ: str
+        *arguments: str, script: dict[str, Any] | None = None, **more: str
     ) -> subprocess.Popen[str]:
         process = subprocess.Popen(
             [sys.executable, str(FAKE), json.dumps(script or {}), *arguments],
             cwd=tmp_path,
-            env=environment(home, **environ),
+            env=environ | more,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -90,7 +98,7 @@ def start_flow(home: Path, tmp_path: Path) -> Iterator[Callable[..., subprocess.
         process.communicate()
 
 
-@pytest.fixture()
+@pytest.fixture
 def ask(server: EmbeddedServer) -> Callable[..., Any]:
     """``ask("flow_runs/filter", **body)``: what the session's server answers."""
 

@@ -2,7 +2,7 @@
 
 ``python flow_with_fake_stages.py SCRIPT CONFIG [--set ...]`` with SCRIPT a JSON object:
 ``reused`` (names of stages), ``fail`` ({stage: [error class, message]}), ``sleep`` ({stage:
-seconds}), ``already_done``.
+seconds}), ``already_done``, ``force`` (what the flow is to pass on).
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ class FakeRun:
     on_event: Any
     run_id: str = "fake"
     done: list[str] = field(default_factory=list)
+    finished: bool = False
 
     @property
     def already_done(self) -> bool:
@@ -68,9 +69,12 @@ class FakeRun:
 
     def finish(self) -> dict[str, Any]:
         assert self.done == list(STAGE_NAMES)
+        self.finished = True
         return METRICS
 
     def markdown_report(self) -> str:
+        assert self.done[-1] == "report"
+        assert not self.finished  # which removes what the report is made of
         return "# three clusters"
 
 
@@ -79,6 +83,7 @@ def fake_stages(script: dict[str, Any]) -> types.ModuleType:
 
     @contextlib.contextmanager
     def open_run(config: Any, *, force: bool, on_event: Any) -> Iterator[FakeRun]:
+        assert force == script.get("force", False)
         try:
             yield FakeRun(config.output.uri, script, on_event)
         finally:

@@ -8,7 +8,7 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -21,7 +21,7 @@ from clam_dist.data.parquet import open_parquet
 from clam_dist.errors import ConfigError
 from clam_dist.executor import Event
 from clam_dist.launch import make_executor
-from clam_dist.manifests import read_manifest, write_json, write_manifest
+from clam_dist.manifests import describe_files, read_manifest, write_json, write_manifest
 from clam_dist.ownership import Claim, claim
 from clam_dist.reporting.markdown import markdown_report
 from clam_dist.stages import assign, evaluate, profile, report, shards, train
@@ -96,7 +96,7 @@ class Run:
             name,
             {
                 "data": strictly(result.data),
-                "files": _described(context.work, result.files),
+                "files": describe_files(context.work, result.files),
                 "seconds": seconds,
             },
             digest,
@@ -141,12 +141,6 @@ class Run:
     def close(self) -> None:
         """Stop what the run started; what is finished stays for a rerun."""
         self._context.close()
-
-
-def _described(work: Path, files: Any) -> list[dict[str, Any]]:
-    from clam_dist.manifests import describe_files
-
-    return describe_files(work, files)
 
 
 @contextmanager

@@ -1,0 +1,154 @@
+"""Figures in words: numbers as people write them, and what a run came to in one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+CLEAR, PARTLY, SLIGHTLY = 0.5, 0.25, 0.1
+"""Silhouettes from which clusters are called apart, partly apart and overlapping. After Kaufman
+and Rousseeuw 1990, with one more step, since many features alone bring a silhouette below .25."""
+
+Cluster = Mapping[str, Any]
+
+
+def whole(value: float) -> str:
+    """A count with thousands set apart: 1 234 567 as ``1,234,567``."""
+    return f"{value:,.0f}"
+
+
+def figure(value: float | None, digits: int = 3) -> str:
+    """A measured value in so many significant digits, without an exponent where it reads well."""
+    if value is None:
+        return "–"
+    if value == 0:
+        return "0"
+    if 1e-4 <= abs(value) < 1e7:
+        decimals = max(digits - 1 - _order(value), 0)
+        return f"{value:,.{decimals}f}".replace("-", "−")
+    return f"{value:.{digits - 1}e}".replace("-", "−")
+
+
+def _order(value: float) -> int:
+    return int(f"{abs(value):e}".split("e")[1])
+
+
+def score(value: float | None) -> str:
+    """A silhouette, NMI or the like: three decimals."""
+    return "–" if value is None else f"{value:.3f}".replace("-", "−")
+
+
+def percent(share: float) -> str:
+    """A share of 1 as a percentage; small ones keep a digit that is not 0."""
+    if share == 0 or share >= 0.0995:
+        return f"{100 * share:.0f} %"
+    return f"{100 * share:.1f} %" if share >= 0.001 else "< 0.1 %"
+
+
+def seconds(value: float | None) -> str:
+    """A duration: ``0.4 s``, ``12 s``, ``3 min 05 s``, ``2 h 10 min``."""
+    if value is None:
+        return "–"
+    if value < 9.95:
+        return f"{value:.1f} s"
+    rounded = round(value)
+    if rounded < 60:
+        return f"{rounded} s"
+    if rounded < 3600:
+        return f"{rounded // 60} min {rounded % 60:02d} s"
+    return f"{rounded // 3600} h {rounded % 3600 // 60:02d} min"
+
+
+def size(n_bytes: float) -> str:
+    """Bytes in the unit that leaves one to three digits before the point."""
+    value = float(n_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}" if unit in ("B", "KiB", "MiB") else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} TiB"
+
+
+def separation(silhouette: float) -> str:
+    """What a Euclidean silhouette says of the clusters."""
+    if silhouette >= CLEAR:
+        return "the clusters lie well apart"
+    if silhouette >= PARTLY:
+        return "the clusters are partly apart"
+    if silhouette >= SLIGHTLY:
+        return "the clusters overlap"
+    if silhouette > 0:
+        return "the clusters overlap widely"
+    return "rows lie as near to other clusters as to their own"
+
+
+def verdict(metrics: Mapping[str, Any]) -> str:
+    """The run in one sentence: rows, clusters in use, how far apart they are.
+
+    Parameters
+    ----------
+    metrics : mapping
+        ``metrics.json``: ``n_rows, n_clusters, n_used, silhouette`` are read.
+    """
+    k, used = metrics["n_clusters"], metrics["n_used"]
+    clusters = f"{k} clusters, all in use" if used == k else f"{used} of {k} clusters in use"
+    text = f"{whole(metrics['n_rows'])} rows in {clusters}"
+    silhouette = metrics.get("silhouette")
+    if not silhouette:
+        return f"{text}; no silhouette, which needs two clusters or more."
+    return f"{text}; silhouette {with_error(silhouette)}: {separation(silhouette['value'])}."
+
+
+def with_error(silhouette: Mapping[str, Any]) -> str:
+    """``0.118 ± 0.001``: the value and its standard error, which 0 leaves out."""
+    error = silhouette.get("standard_error")
+    if not error:
+        return score(silhouette["value"])
+    shown = f"{error:.3f}" if error >= 0.0005 else f"{error:.1g}"
+    return f"{score(silhouette['value'])} ± {shown}"
+
+
+def how_measured(silhouette: Mapping[str, Any]) -> str:
+    """Metric, form, samples and seed of a silhouette, which belong with the number."""
+    references = silhouette["references"]
+    against = "all rows" if references == "all" else f"{whole(references)} rows a cluster"
+    return (
+        f"{silhouette['metric'].capitalize()}, {silhouette.get('form', 'pairwise')}; "
+        f"{whole(silhouette['rows'])} rows against {against}, seed {silhouette['seed']}"
+    )
+
+
+def stands_out(cluster: Cluster, features: Sequence[str], most: int = 3) -> str:
+    """Where a cluster's means lie furthest from the overall ones, in words.
+
+    Parameters
+    ----------
+    cluster : mapping
+        With ``z``: standard deviations from the overall mean by feature, None where unseen.
+    features : sequence of str
+    most : int
+        Features named.
+    """
+    known = [(z, name) for z, name in zip(cluster["z"], features, strict=True) if z is not None]
+    far = sorted((pair for pair in known if abs(pair[0]) >= 0.5), key=lambda pair: -abs(pair[0]))
+    if not far:
+        return "near the overall mean" if known else "no rows"
+    return ", ".join(f"{'high' if z > 0 else 'low'} {name}" for z, name in far[:most])
+
+
+def by_size(clusters: Sequence[Cluster]) -> list[Cluster]:
+    """Clusters from the largest to the smallest; equal ones in order of number."""
+    return sorted(clusters, key=lambda cluster: (-cluster["rows"], cluster["cluster"]))
+
+
+def telling_features(profile: Mapping[str, Any], most: int) -> list[int]:
+    """Places of the features that separate the clusters most, in the order of the table.
+
+    By the mean squared z over clusters, each by its share of the rows.
+    """
+    weights = [0.0] * len(profile["features"])
+    for cluster in profile["clusters"]:
+        for place, z in enumerate(cluster["z"]):
+            weights[place] += cluster["share"] * (z or 0.0) ** 2
+    best = sorted(range(len(weights)), key=lambda place: (-weights[place], place))[:most]
+    return sorted(best)

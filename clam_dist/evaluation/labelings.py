@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-QUERIES, REFERENCES = 2048, 8192
 _QUERY_BLOCK = 256
 _COLUMNS = 1024
 
@@ -21,9 +20,8 @@ def score_labelings(
     clusters: Sequence[int],
     weight: np.ndarray | None = None,
     seed: int = 0,
-    *,
-    queries: int = QUERIES,
-    references: int = REFERENCES,
+    queries: int = 2048,
+    references: int | None = None,
 ) -> list[float]:
     """Sampled Euclidean silhouette of each labeling.
 
@@ -40,7 +38,8 @@ def score_labelings(
     seed
         Draws the rows; the queries are the first of the references.
     queries, references
-        Rows to score and rows to score against, at most.
+        Rows to score and rows to score against, at most; the default is four times as many
+        references as queries.
 
     Returns
     -------
@@ -49,7 +48,7 @@ def score_labelings(
         ``references`` of at least ``S`` they equal the exact silhouette.
     """
     generator = np.random.Generator(np.random.Philox(np.random.SeedSequence(seed)))
-    order = generator.permutation(len(x))[:references]
+    order = generator.permutation(len(x))[: references or 4 * queries]
     rows = np.ascontiguousarray(x[order], dtype=np.float32)
     rows -= rows.mean(axis=0)  # distances do not care, float32 products do
     weights = np.ones(len(rows)) if weight is None else np.asarray(weight, np.float64)[order]

@@ -9,48 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from clam_dist.errors import ConfigError
-
 _CGROUP = Path("/sys/fs/cgroup")
-_UNITS = {
-    "": 1,
-    "b": 1,
-    "kb": 10**3,
-    "mb": 10**6,
-    "gb": 10**9,
-    "tb": 10**12,
-    "kib": 2**10,
-    "mib": 2**20,
-    "gib": 2**30,
-    "tib": 2**40,
-}
-
-
-def parse_bytes(text: str | int, key: str) -> int:
-    """Bytes written as a number or as text with a unit.
-
-    Parameters
-    ----------
-    text : str or int
-        For example ``"1GiB"``, ``"500 MB"`` or ``1073741824``.
-    key : str
-        Config key to name when the text is wrong.
-
-    Returns
-    -------
-    int
-        Bytes, at least 1.
-
-    Raises
-    ------
-    ConfigError
-        When the text is no positive number of bytes.
-    """
-    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*)\s*", str(text))
-    if match is None or match[2].lower() not in _UNITS or float(match[1]) <= 0:
-        raise ConfigError(f"{key}: {text!r} is no size; write a number and a unit, such as 2GiB")
-    return max(1, int(float(match[1]) * _UNITS[match[2].lower()]))
-
 
 def usable_cores(cgroup: Path = _CGROUP) -> int:
     """Cores this process may use: its affinity, cut to a container's quota, at least 1."""

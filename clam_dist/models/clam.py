@@ -69,7 +69,7 @@ class ClAM:
             )
         self.n_clusters, self.steps, self.alpha = n_clusters, steps, alpha
         self.objective, self.mask_rate = objective, mask_rate
-        self.mask_value = torch.as_tensor(np.asarray(mask_value, dtype=np.float32))
+        self.mask_value = torch.from_numpy(np.array(mask_value, dtype=np.float32))
         self.group_rows, self.seed = group_rows, seed
 
     def _value(self, x: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """Plots as plain SVG text: no script, no font, no file; readable at phone width.
 
-Every plot is 460 units wide, about a phone's width, so that its text never shrinks below 10 px.
+Every plot is 380 units wide, about a phone's width, so that its text never shrinks below 10 px.
 Colours come from CSS variables with a default, so that the page's dark mode reaches into the plot
 and the same plot stands alone as an image.
 """
@@ -14,7 +14,7 @@ from typing import Any
 
 from clam_dist.reporting.words import percent, score, whole
 
-WIDTH = 460
+WIDTH = 380
 MOST_CLUSTERS = 40
 """Clusters drawn, the largest; more would be hairlines."""
 
@@ -73,7 +73,7 @@ def sizes_plot(clusters: Sequence[Mapping[str, Any]]) -> str:
     """
     shown, rest = clusters[:MOST_CLUSTERS], clusters[MOST_CLUSTERS:]
     pitch = _pitch(len(shown))
-    left, right = 34.0, 118.0
+    left, right = 34.0, 124.0
     most = max((cluster["rows"] for cluster in shown), default=0) or 1
     body = []
     for i, cluster in enumerate(shown):
@@ -121,7 +121,7 @@ def silhouette_plot(
     """
     shown = [c for c in order if bands.get(str(c), {}).get("quantiles")][:MOST_CLUSTERS]
     pitch = _pitch(len(shown))
-    left, right, top = 34.0, 60.0, 18.0
+    left, right, top = 34.0, 56.0, 18.0
     lowest = min((min(bands[str(c)]["quantiles"]) for c in shown), default=0.0)
     low = min(math.floor(lowest * 5 - 1e-9) / 5, 0.0)
     highest = max((max(bands[str(c)]["quantiles"]) for c in shown), default=1.0)
@@ -183,7 +183,7 @@ def loss_plot(history: Sequence[Mapping[str, Any]]) -> str:
     first = min(x for _, points in lines for x, _ in points)
     low, high = min(values), max(values)
     logarithmic = low > 0 and high > 10 * low
-    left, right, top, bottom = 58.0, 12.0, 26.0, 224.0
+    left, right, top, bottom = 48.0, 10.0, 40.0, 220.0
 
     def y_of(value: float) -> float:
         a, b, v = (math.log(u) for u in (low, high, value)) if logarithmic else (low, high, value)
@@ -202,9 +202,9 @@ def loss_plot(history: Sequence[Mapping[str, Any]]) -> str:
     starts = _phase_starts(history)
     for name, epoch in starts:
         if epoch > first:
-            body.append(rule(x_of(epoch), top, x_of(epoch), bottom, SOFT, "2 3"))
+            body.append(rule(x_of(epoch), top - 4, x_of(epoch), bottom, SOFT, "2 3"))
         if len(starts) > 1:
-            body.append(text(x_of(epoch) + 4, top + 11, name, fill=SOFT))
+            body.append(text(x_of(epoch), top - 7, name, fill=SOFT))
     for i, (name, points) in enumerate(lines):
         colour = MAIN if i == 0 else SECOND
         path = "L".join(f"{x_of(x):.1f} {y_of(y):.1f}" for x, y in points)
@@ -213,7 +213,7 @@ def loss_plot(history: Sequence[Mapping[str, Any]]) -> str:
             f'<circle cx="{x_of(x):.1f}" cy="{y_of(y):.1f}" r="2.6" fill="{colour}"/>'
             for x, y in (points if len(points) == 1 else ())
         ]
-        key = left + i * 130
+        key = left + i * 124
         body.append(f'<rect x="{key:.1f}" y="6" width="14" height="4" rx="2" fill="{colour}"/>')
         body.append(text(key + 20, 13, name))
     said = f"{lines[0][0]} from {lines[0][1][0][1]:.4g} to {lines[0][1][-1][1]:.4g}."

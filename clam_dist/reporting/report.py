@@ -138,6 +138,7 @@ def render(
             {**cluster, "words": words.stands_out(cluster, cluster_profile["features"])}
             for cluster in clusters
         ],
+        shown_clusters=MOST_CLUSTERS,
         table=heat_table(cluster_profile),
         members=member_rows(members, metrics.get("selected") or {}, passed_over),
         members_total=len(members),
@@ -160,25 +161,19 @@ def heat_table(profile: Mapping[str, Any]) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``clusters`` (numbers), ``rows`` (``name, overall, cells`` of ``value, z, shade``),
+        ``clusters`` (numbers), ``rows`` (``name, overall, cells`` of ``value, shade``, in words),
         ``features`` and ``all_clusters`` (how many there are in all).
     """
     clusters = words.by_size(profile["clusters"])[:MOST_CLUSTERS]
-    rows = [
-        {
-            "name": profile["features"][place],
-            "overall": profile["overall"][place],
-            "cells": [
-                {
-                    "value": cluster["means"][place],
-                    "z": cluster["z"][place],
-                    "shade": shade(cluster["z"][place]),
-                }
-                for cluster in clusters
-            ],
-        }
-        for place in words.telling_features(profile, MOST_FEATURES)
-    ]
+    rows = []
+    for place in words.telling_features(profile, MOST_FEATURES):
+        means = [cluster["means"][place] for cluster in clusters]
+        overall, *shown = words.aligned([profile["overall"][place], *means])
+        cells = [
+            {"value": value, "shade": shade(cluster["z"][place])}
+            for value, cluster in zip(shown, clusters, strict=True)
+        ]
+        rows.append({"name": profile["features"][place], "overall": overall, "cells": cells})
     return {
         "clusters": [cluster["cluster"] for cluster in clusters],
         "rows": rows,

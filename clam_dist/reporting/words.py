@@ -29,6 +29,17 @@ def figure(value: float | None, digits: int = 3) -> str:
     return f"{value:.{digits - 1}e}".replace("-", "−")
 
 
+def aligned(values: Sequence[float | None], digits: int = 3) -> list[str]:
+    """Values of one kind with equal decimals: so many significant digits for the largest."""
+    largest = max((abs(value) for value in values if value is not None), default=0.0)
+    if not 1e-4 <= largest < 1e7:
+        return [figure(value, digits) for value in values]
+    decimals = max(digits - 1 - _order(largest), 0)
+    shown = ["–" if value is None else f"{value:,.{decimals}f}" for value in values]
+    zero = f"{0:.{decimals}f}"
+    return [zero if text == f"-{zero}" else text.replace("-", "−") for text in shown]
+
+
 def _order(value: float) -> int:
     return int(f"{abs(value):e}".split("e")[1])
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,8 +15,6 @@ from clam_dist.data.source import Source
 from clam_dist.data.statistics import Scaling, Statistics
 from clam_dist.executor import Event, Executor
 from clam_dist.manifests import stage_digest
-
-logger = logging.getLogger("clam_dist")
 
 Result = TypeVar("Result")
 STAGE_NAMES = ("profile", "shards", "train", "assign", "evaluate", "report")
@@ -154,7 +151,6 @@ class Context:
 
     def warn(self, message: str) -> None:
         """Say something the user should act on, without stopping."""
-        logger.warning("%s", message)
         self.emit("warning", message=message)
 
     def track(

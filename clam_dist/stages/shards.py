@@ -17,10 +17,17 @@ SAMPLE_ROWS, SAMPLE_BYTES = 16_384, 64 << 20
 """Bounds of the sample that seeds, searches and judges: enough rows for a silhouette known to
 .003, few enough to hold in memory on every rank."""
 
+QUERY_BYTES = 256 << 20
+
 
 def sample_rows(width: int) -> int:
     """Rows of the sample for ``width`` features."""
     return max(256, min(SAMPLE_ROWS, SAMPLE_BYTES // (4 * width)))
+
+
+def query_rows(asked: int, n_rows: int, width: int) -> int:
+    """Silhouette queries: as many as asked for and there are, within 256 MiB of float32."""
+    return min(asked, n_rows, max(256, QUERY_BYTES // (4 * width)))
 
 
 def run(context: Context) -> StageResult:
@@ -29,7 +36,7 @@ def run(context: Context) -> StageResult:
     tasks = plan_shards(source, context.shard_rows(source.n_rows, schema.width))
     samples = {
         "sample": sample_rows(schema.width),
-        "query": min(config.evaluate.silhouette_rows, source.n_rows),
+        "query": query_rows(config.evaluate.silhouette_rows, source.n_rows, schema.width),
     }
     weight = config.source.weight
     limit = None if config.work.size_limit == "auto" else int(config.work.size_limit)

@@ -21,7 +21,7 @@ from clam_dist.executor import Collective
 from clam_dist.models.rows import to_tensors
 from clam_dist.train.checkpoint import load_checkpoint, save_checkpoint
 from clam_dist.train.members import Member, group_members
-from clam_dist.train.plan import Segment, TrainPlan
+from clam_dist.train.plan import SEARCH_QUERIES, Segment, TrainPlan
 from clam_dist.train.population import Group, build_group
 from clam_dist.train.reduction import owned_lanes
 from clam_dist.train.reseeding import reseed
@@ -187,7 +187,7 @@ class Trainer:
     def _next_segment(self, segment: Segment, following: Segment) -> None:
         members = self.members
         if len(members) > segment.keep:
-            scores = score_candidates(self, [group.best for group in self.groups])
+            scores = score_candidates(self, [g.best for g in self.groups], SEARCH_QUERIES)
             kept = set(keep_best(members, scores, segment.keep, self.plan.select))
             self._keep([members[position].index for position in sorted(kept)])
         if following.phase == "train":
@@ -221,7 +221,7 @@ class Trainer:
             width=plan.width,
             lanes=lanes,
             owned=owned_lanes(lanes, self.collective.rank, self.collective.world_size),
-            batch_rows=plan.batch_rows if phase == "train" else plan.search_batch_rows,
+            batch_rows=_batch_rows(plan, phase),
             seed=plan.seed,
             weighted=plan.weighted,
             buffer_bytes=plan.buffer_bytes,
@@ -230,6 +230,7 @@ class Trainer:
     def _run_segment(self, segment: Segment, reader: ShardReader) -> None:
         lanes = self.plan.lanes(segment.phase)
         phase_key = SEARCH if segment.phase == "search" else TRAIN
+        batch_rows = _batch_rows(self.plan, segment.phase)
         began, rows = time.monotonic(), 0
         while self.epoch < segment.epochs:
             epoch = segment.first_epoch + self.epoch
@@ -245,7 +246,7 @@ class Trainer:
                     pool=self.pool,
                 )
                 self._update(sums)
-                rows += self.plan.batch_rows
+                rows += batch_rows
                 self.step = step + 1
                 if self.step == reader.steps or self.step % ROUND_STEPS == 0:
                     seconds = max(time.monotonic() - began, 1e-9)
@@ -334,6 +335,10 @@ class Trainer:
         """Rows of the sample as ``x (n, d)`` and what is observed (None for all)."""
         x = np.array(self.sample[rows])
         return to_tensors(x, has_missing=self.plan.has_missing, device=self.device)
+
+
+def _batch_rows(plan: TrainPlan, phase: str) -> int:
+    return plan.batch_rows if phase == "train" else plan.search_batch_rows
 
 
 def lanes_of_rows(rows: int) -> int:

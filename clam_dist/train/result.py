@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import save_file
 
 from clam_dist.train.members import Member
+from clam_dist.train.plan import FINAL_QUERIES
 from clam_dist.train.selection import Score, full, passed_over, rank_members
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ MODEL_FILE, RESULT_FILE = "model.safetensors", "result.json"
 
 
 def score_candidates(
-    trainer: Trainer, stores: Sequence[dict[str, torch.Tensor]]
+    trainer: Trainer, stores: Sequence[dict[str, torch.Tensor]], queries: int
 ) -> list[Score]:
     """Score parameters of every group (``stores`` in the order of the groups) on the sample.
 
@@ -35,7 +36,8 @@ def score_candidates(
     values: list[float] | None = None
     if trainer.collective.rank == 0:
         x = np.nan_to_num(np.asarray(trainer.sample), nan=0.0)
-        values = trainer.plan.score(x, labels, clusters, trainer.sample_weight, trainer.plan.seed)
+        weight, seed = trainer.sample_weight, trainer.plan.seed
+        values = trainer.plan.score(x, labels, clusters, weight, seed, queries)
     values = trainer.collective.broadcast_object(values)
     weight = trainer.sample_weight
     scores = []
@@ -82,7 +84,7 @@ def write_result(trainer: Trainer) -> dict[str, Any]:
     so that training can only add to what the search had.
     """
     members: list[Member] = list(trainer.members)
-    trained = score_candidates(trainer, [group.best for group in trainer.groups])
+    trained = score_candidates(trainer, [group.best for group in trainer.groups], FINAL_QUERIES)
     scores, states = list(trained), ["trained"] * len(members)
     candidates = [(group, p) for group in trainer.groups for p in range(len(group.members))]
     parameters = [{n: g.best[n][p] for n in g.names} for g, p in candidates]
@@ -94,7 +96,7 @@ def write_result(trainer: Trainer) -> dict[str, Any]:
             }
             for group in trainer.groups
         ]
-        scores += score_candidates(trainer, stores)
+        scores += score_candidates(trainer, stores, FINAL_QUERIES)
         states += ["search"] * len(members)
         parameters += [{n: s[n][p] for n in s} for s, (g, p) in _with_store(stores, candidates)]
         members = members * 2

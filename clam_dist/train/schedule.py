@@ -41,7 +41,7 @@ def auto_epochs(n_rows: int, batch_rows: int, *, searched: bool) -> int:
 
     Members that a search has brought near their end need few more steps than a fresh start.
     """
-    steps = 400 if searched else 1600
+    steps = 300 if searched else 1600
     per_epoch = max(1, -(-n_rows // batch_rows))
     return min(max(-(-steps // per_epoch), 2), 200)
 

@@ -31,7 +31,7 @@ def test_sizes_by_hand():
     assert auto_batch_rows(1_000_000) == 8192
     assert lanes_of(8192) == 8
     assert lanes_of(256) == 1
-    assert auto_epochs(1_000_000, 8192, searched=True) == 4
+    assert auto_epochs(1_000_000, 8192, searched=True) == 3
     assert auto_epochs(10**9, 65_536, searched=True) == 2
 
 

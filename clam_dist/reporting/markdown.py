@@ -1,0 +1,131 @@
+"""One screen of Markdown about a run, for a page that shows Markdown alone.
+
+Plots are inline images (SVG in base64): no file, no server, nothing fetched.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from clam_dist.reporting import plots, words
+from clam_dist.reporting.report import STAGES, total_seconds
+
+MOST_CLUSTERS = 10
+
+
+def markdown_report(
+    *,
+    output: str,
+    metrics: Mapping[str, Any],
+    run: Mapping[str, Any],
+    history: Sequence[Mapping[str, Any]] = (),
+    profile: Mapping[str, Any],
+    cluster_profile: Mapping[str, Any],
+    silhouettes: Mapping[str, Mapping[str, Any]],
+    members: Sequence[Mapping[str, Any]] = (),
+    passed_over: Sequence[Mapping[str, Any]] = (),
+) -> str:
+    """Verdict, key figures, two plots, the largest clusters, where the files are.
+
+    Parameters
+    ----------
+    output : str
+        Address of the run's output folder.
+    metrics, run, history, profile, cluster_profile, silhouettes, members, passed_over
+        As ``write_report`` takes them.
+
+    Returns
+    -------
+    str
+        Markdown with tables and images.
+    """
+    clusters = words.by_size(cluster_profile["clusters"])
+    silhouette = metrics.get("silhouette")
+    lines = [f"**{cell(words.verdict(metrics))}**", ""]
+    lines += [f"> {cell(warning)}" for warning in list(profile.get("warnings") or ())[:3]]
+    lines += ["", *_figures(metrics, len(members), len(passed_over)), ""]
+    images = [image("Rows in each cluster", plots.sizes_plot(clusters[:12]))]
+    if silhouette and silhouettes:
+        order = [cluster["cluster"] for cluster in clusters[:12]]
+        plot = plots.silhouette_plot(order, silhouettes, silhouette["value"])
+        images.append(image("Silhouette by cluster", plot))
+    else:
+        images.append(image("Loss by epoch", plots.loss_plot(history)))
+    lines += [" ".join(images), "", *_clusters(clusters, cluster_profile["features"]), ""]
+    if silhouette:
+        lines.append(f"Silhouette: {words.how_measured(silhouette)}.  ")
+    source = (run["config"].get("source") or {}).get("uri")
+    lines.append(
+        f"Labels, model and report.html: `{output}`" + (f" from `{source}`" if source else "")
+    )
+    return "\n".join(lines) + "\n"
+
+
+def _figures(metrics: Mapping[str, Any], members: int, passed_over: int) -> list[str]:
+    spent = metrics.get("seconds") or {}
+    columns = [
+        ("rows", words.whole(metrics["n_rows"])),
+        ("features", words.whole(metrics["n_features"])),
+        ("clusters in use", f"{metrics['n_used']} of {metrics['n_clusters']}"),
+    ]
+    if metrics.get("silhouette"):
+        columns.append(("silhouette", words.with_error(metrics["silhouette"])))
+    if "nmi" in metrics:
+        columns.append(("NMI with labels", words.score(metrics["nmi"])))
+    if members:
+        passed = f", {passed_over} passed over" if passed_over else ""
+        columns.append(("candidates", f"{words.whole(members)}{passed}"))
+    columns += [(stage, words.seconds(spent[stage])) for stage in STAGES if stage in spent]
+    total = total_seconds(spent)
+    if total is not None:
+        columns.append(("total", words.seconds(total)))
+    heads, values = zip(*columns, strict=True)
+    return [row(heads), row(["---:"] * len(heads)), row(values)]
+
+
+def _clusters(clusters: Sequence[Mapping[str, Any]], features: Sequence[str]) -> list[str]:
+    lines = [
+        row(["cluster", "rows", "share", "silhouette", "stands out by"]),
+        row(["---:", "---:", "---:", "---:", ":---"]),
+    ]
+    lines += [
+        row(
+            [
+                str(cluster["cluster"]),
+                words.whole(cluster["rows"]),
+                words.percent(cluster["share"]),
+                words.score(cluster.get("silhouette")),
+                cell(words.stands_out(cluster, features)),
+            ]
+        )
+        for cluster in clusters[:MOST_CLUSTERS]
+    ]
+    rest = clusters[MOST_CLUSTERS:]
+    if rest:
+        total = sum(cluster["rows"] for cluster in rest)
+        share = sum(cluster["share"] for cluster in rest)
+        note = f"{len(rest)} smaller clusters"
+        lines.append(row(["…", words.whole(total), words.percent(share), "", note]))
+    return lines
+
+
+def image(title: str, svg: str) -> str:
+    """A plot as an inline image on a white ground, so that it reads on dark pages too."""
+    ground = '<rect width="100%" height="100%" rx="6" fill="#fff"/>'
+    head, rest = svg.split("</desc>", 1)
+    data = base64.b64encode(f"{head}</desc>{ground}{rest}".encode()).decode()
+    return f"![{title}](data:image/svg+xml;base64,{data})"
+
+
+def row(values: Sequence[str]) -> str:
+    """One line of a table."""
+    return f"| {' | '.join(values)} |"
+
+
+def cell(text: str) -> str:
+    """Text that holds no Markdown and no HTML of its own."""
+    for sign in "\\`*_[]<>|":
+        text = text.replace(sign, f"\\{sign}")
+    return " ".join(text.split())

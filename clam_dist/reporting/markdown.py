@@ -6,13 +6,16 @@ Plots are inline images (SVG in base64): no file, no server, nothing fetched.
 from __future__ import annotations
 
 import base64
+import html
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from clam_dist.reporting import plots, words
 from clam_dist.reporting.report import STAGES, total_seconds
 
-MOST_CLUSTERS = 10
+MOST_CLUSTERS = 6
+"""Rows of the table; with more, the page leaves one screen."""
+MOST_DRAWN = 10
 
 
 def markdown_report(
@@ -46,14 +49,16 @@ def markdown_report(
     lines = [f"**{cell(words.verdict(metrics))}**", ""]
     lines += [f"> {cell(warning)}" for warning in list(profile.get("warnings") or ())[:3]]
     lines += ["", *_figures(metrics, len(members), len(passed_over)), ""]
-    images = [image("Rows in each cluster", plots.sizes_plot(clusters[:12]))]
+    drawn = clusters[:MOST_DRAWN]
+    first = ("Rows in each cluster", plots.sizes_plot(drawn))
     if silhouette and silhouettes:
-        order = [cluster["cluster"] for cluster in clusters[:12]]
+        order = [cluster["cluster"] for cluster in drawn]
         plot = plots.silhouette_plot(order, silhouettes, silhouette["value"])
-        images.append(image("Silhouette by cluster", plot))
+        second = ("Silhouette by cluster", plot)
     else:
-        images.append(image("Loss by epoch", plots.loss_plot(history)))
-    lines += [" ".join(images), "", *_clusters(clusters, cluster_profile["features"]), ""]
+        second = ("Loss by epoch", plots.loss_plot(history))
+    lines += [image(plots.side_by_side([first, second])), ""]
+    lines += [*_clusters(clusters, cluster_profile["features"]), "", *_times(metrics)]
     if silhouette:
         lines.append(f"Silhouette: {words.how_measured(silhouette)}.  ")
     source = (run["config"].get("source") or {}).get("uri")
@@ -64,7 +69,6 @@ def markdown_report(
 
 
 def _figures(metrics: Mapping[str, Any], members: int, passed_over: int) -> list[str]:
-    spent = metrics.get("seconds") or {}
     columns = [
         ("rows", words.whole(metrics["n_rows"])),
         ("features", words.whole(metrics["n_features"])),
@@ -77,12 +81,17 @@ def _figures(metrics: Mapping[str, Any], members: int, passed_over: int) -> list
     if members:
         passed = f", {passed_over} passed over" if passed_over else ""
         columns.append(("candidates", f"{words.whole(members)}{passed}"))
-    columns += [(stage, words.seconds(spent[stage])) for stage in STAGES if stage in spent]
-    total = total_seconds(spent)
-    if total is not None:
-        columns.append(("total", words.seconds(total)))
     heads, values = zip(*columns, strict=True)
     return [row(heads), row(["---:"] * len(heads)), row(values)]
+
+
+def _times(metrics: Mapping[str, Any]) -> list[str]:
+    spent = metrics.get("seconds") or {}
+    total = total_seconds(spent)
+    if total is None:
+        return []
+    stages = [f"{stage} {words.seconds(spent[stage])}" for stage in STAGES if stage in spent]
+    return [f"Time: {words.seconds(total)} ({', '.join(stages)}).  "]
 
 
 def _clusters(clusters: Sequence[Mapping[str, Any]], features: Sequence[str]) -> list[str]:
@@ -111,12 +120,11 @@ def _clusters(clusters: Sequence[Mapping[str, Any]], features: Sequence[str]) ->
     return lines
 
 
-def image(title: str, svg: str) -> str:
-    """A plot as an inline image on a white ground, so that it reads on dark pages too."""
-    ground = '<rect width="100%" height="100%" rx="6" fill="#fff"/>'
-    head, rest = svg.split("</desc>", 1)
-    data = base64.b64encode(f"{head}</desc>{ground}{rest}".encode()).decode()
-    return f"![{title}](data:image/svg+xml;base64,{data})"
+def image(svg: str) -> str:
+    """A plot as an inline image, with its title as the text for those who do not see it."""
+    title = html.unescape(svg.split("<title>", 1)[1].split("</title>", 1)[0])
+    data = base64.b64encode(svg.encode()).decode()
+    return f"![{cell(title)}](data:image/svg+xml;base64,{data})"
 
 
 def row(values: Sequence[str]) -> str:

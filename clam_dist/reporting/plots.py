@@ -36,6 +36,34 @@ def figure_svg(height: float, title: str, description: str, body: Sequence[str])
     )
 
 
+def side_by_side(plots: Sequence[tuple[str, str]]) -> str:
+    """Titled plots as one, on a white ground, so that it reads on dark pages too.
+
+    Parameters
+    ----------
+    plots : sequence of (str, str)
+        Title and SVG of each.
+    """
+    gap, top = 16, 26
+    heights = [
+        float(svg.split(f'viewBox="0 0 {WIDTH} ', 1)[1].split('"', 1)[0]) for _, svg in plots
+    ]
+    width = len(plots) * (WIDTH + gap) + gap
+    height = max(heights) + top + gap
+    names = escape("; ".join(title for title, _ in plots))
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height:.0f}" '
+        f'width="{width}" height="{height:.0f}" role="img" '
+        'font-family="system-ui, -apple-system, Segoe UI, Roboto, sans-serif">'
+        f'<title>{names}</title><rect width="100%" height="100%" rx="6" fill="#fff"/>'
+    ]
+    for i, (title, svg) in enumerate(plots):
+        x = gap + i * (WIDTH + gap)
+        parts.append(f'<g font-size="14" font-weight="600">{text(x, 20, title)}</g>')
+        parts.append(svg.replace("<svg ", f'<svg x="{x}" y="{top}" ', 1))
+    return "".join(parts) + "</svg>"
+
+
 def text(x: float, y: float, content: str, anchor: str = "start", fill: str = TEXT) -> str:
     """One line of text."""
     return (

@@ -35,15 +35,24 @@ def write_bundle(context: Context) -> None:
     assignment = assignment_of(context)
     parameters = Labeller(assignment).parameters
     sums, scaling = read_sums(context), context.scaling
+    wanted = ("n_clusters", "steps", "objective", "mask_rate", "beta")
+    settings = {name: assignment.member[name] for name in wanted}
     save_bundle(
         context.output / "model",
-        prototypes=parameters["prototypes"],
-        cluster_means=sums.means,
-        settings=assignment.settings,
-        member=assignment.member,
+        parameters=parameters,
+        mask_value=np.asarray(assignment.settings["mask_value"], dtype=np.float32),
+        settings=settings
+        | {
+            "kind": assignment.settings["kind"],
+            "step_size": assignment.settings["step_size"],
+            "missing": context.config.prepare.missing,
+            "version": __version__,
+        },
         schema=context.schema.to_json(),
         scaling=scaling.to_json(),
-        version=__version__,
+        names=context.schema.names,
+        cluster_means=scaling.center + scaling.scale * sums.means,
+        cluster_sizes=sums.count,
     )
 
 

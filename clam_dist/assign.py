@@ -81,8 +81,8 @@ class Labeller:
         """
         torch.set_num_threads(1)
         rows, observed = to_tensors(x, device=self._device)
-        labels, distances = self._model.predict(self._parameters, self._beta, rows, observed)
-        labels, distances = labels.cpu().numpy(), distances.cpu().numpy()
+        found, far = self._model.predict(self._parameters, self._beta, rows, observed)
+        labels, distances = found.cpu().numpy(), far.cpu().numpy()
         if observed is not None:
             unseen = ~observed.any(dim=1).cpu().numpy()
             labels = np.where(unseen, -1, labels)

@@ -99,9 +99,7 @@ def _score(
             )
             sums[position] += float(np.dot(scores, weights[block]))
     total = float(weights[:queries].sum())
-    used = [
-        int((counts[starts[i] : starts[i + 1]] > 0).sum()) for i in range(len(labelings))
-    ]
+    used = [int((counts[starts[i] : starts[i + 1]] > 0).sum()) for i in range(len(labelings))]
     return [s / total if n > 1 else float("nan") for s, n in zip(sums, used, strict=True)]
 
 

@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol
 from clam_dist.errors import ConfigError
 from clam_dist.executor import Event, Executor
 from clam_dist.launch import machine
+from clam_dist.launch.gang import Patience
 from clam_dist.launch.serial import SerialExecutor
 
 SERIAL_BELOW_BYTES = 256 * 2**20
@@ -166,8 +167,9 @@ def make_executor(
         return SerialExecutor()
     # distributed takes 0.3 s to import and 25 MiB to hold: only when it is used.
     from clam_dist.launch import dask
+    from clam_dist.launch.workers import DaskExecutor
 
-    patience = dask.Patience(wait=settings.wait, max_restarts=settings.max_restarts)
+    patience = Patience(wait=settings.wait, max_restarts=settings.max_restarts)
     if kind == "local":
         memory = machine.usable_memory()
         cores = machine.usable_cores()
@@ -183,7 +185,7 @@ def make_executor(
             str(settings.cluster_class), settings.cluster_kwargs, settings.workers
         )
     try:
-        executor = dask.DaskExecutor(link, patience=patience, on_event=tell)
+        executor = DaskExecutor(link, patience=patience, on_event=tell)
         executor.wait_for_workers(None if settings.workers == "auto" else int(settings.workers))
         executor.preflight(work_folder)
     except BaseException:

@@ -1,29 +1,386 @@
-"""Maps and gangs on the workers of a Dask cluster: embedded, at an address, or made by a class.
+"""Everything that touches Dask: clusters opened and closed, tasks sent, workers asked.
 
-The only file that imports ``distributed``. What is decided without it lies in ``gang``,
-``window``, ``preflight`` and ``choose``.
+The only file that imports ``distributed``; ``workers`` makes an executor of it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import ctypes
+import importlib
+import logging
 import os
-import queue
-import time
-import uuid
+import signal
+import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from distributed import Client, Lock, get_worker
+from distributed import Client, Future, LocalCluster, Lock, Worker, WorkerPlugin, get_worker
+from distributed.comm import get_address_host
 from distributed.scheduler import KilledWorker
 
-from clam_dist.errors import RunError
-from clam_dist.executor import Collective, Event, Item, Result
-from clam_dist.launch import machine, preflight, ranks
-from clam_dist.launch.clusters import Link
-from clam_dist.launch.gang import TELL_SECONDS, Handle, Patience, run_gang
+from clam_dist.errors import ConfigError, RunError
+from clam_dist.launch import ranks
 from clam_dist.launch.seat import Outcome, Seat
-from clam_dist.launch.window import in_order
+
+GANG_LOCK = "clam_dist-gang"
+"""Name of the lock, and of the scheduler's metadata that say who holds it."""
+CLOSE_SECONDS = 0.25
+"""How long embedded workers may take to end by themselves: they keep nothing worth saving."""
+PR_SET_PDEATHSIG = 1
+"""Of prctl(2)."""
+_MEMORY_STEPS = ("target", "spill", "pause")
+INSTALL = {"dask_cuda": "clam-dist[gpu]"}
+"""What to install for a cluster class's package, where that is not the package's own name."""
+
+
+@dataclass(frozen=True)
+class WorkerInfo:
+    """A worker as the scheduler sees it; ``ready`` when it takes new tasks."""
+
+    name: str
+    host: str
+    threads: int
+    ready: bool
+
+
+@dataclass
+class Link:
+    """A connection to a cluster.
+
+    Attributes
+    ----------
+    client : distributed.Client
+        Connected, not the process's default.
+    cluster : object, optional
+        The cluster, where it was started here and ends with the link.
+    threads : int, optional
+        Compute threads of a rank; what each worker says by default.
+    nannies : NannyLog, optional
+        What the nannies of an embedded cluster said.
+    """
+
+    client: Client
+    cluster: Any = None
+    threads: int | None = None
+    nannies: NannyLog | None = None
+    _lock: Lock | None = field(default=None, init=False)
+
+    @property
+    def dashboard(self) -> str | None:
+        """Address of the Dask dashboard, if it has one."""
+        return self.client.dashboard_link or None
+
+    def workers(self) -> dict[str, WorkerInfo]:
+        """The workers that are there, by address, in the order of their names.
+
+        Raises
+        ------
+        RunError
+            When the scheduler no longer answers.
+        """
+        try:
+            told = self.client.scheduler_info(n_workers=-1)["workers"]
+        except (OSError, TimeoutError, RuntimeError) as error:
+            raise scheduler_lost(error) from error
+        found = {
+            address: WorkerInfo(
+                name=str(worker["name"]),
+                host=get_address_host(address),
+                threads=self.threads or int(worker["nthreads"]),
+                ready=worker.get("status", "running") == "running",
+            )
+            for address, worker in told.items()
+        }
+        return dict(sorted(found.items(), key=lambda pair: (len(pair[1].name), pair[1].name)))
+
+    def listen(self, topic: str, hear: Callable[[dict[str, Any]], None]) -> None:
+        """Call ``hear`` with every message that tasks send on ``topic``, on Dask's thread."""
+        self.client.subscribe_topic(topic, lambda event: hear(event[1]))
+
+    def send(self, topic: str, function: Callable[[Any], Any], item: Any, key: str) -> Future:
+        """Run ``function(item)`` on any worker; Dask runs it again when that worker is lost."""
+        return self.client.submit(map_task, topic, function, item, key=key, pure=False)
+
+    def start(
+        self,
+        topic: str,
+        seat: Seat,
+        store: tuple[str, int] | None,
+        work: tuple[Any, Any],
+    ) -> Future:
+        """Run a rank on its seat's worker and nowhere else."""
+        return self.client.submit(
+            rank_task,
+            topic,
+            seat,
+            store,
+            work,
+            key=f"rank-{seat.attempt}-{seat.rank}",
+            pure=False,
+            retries=0,
+            workers=[seat.worker],
+            allow_other_workers=False,
+        )
+
+    def everywhere(
+        self, function: Callable[..., Any], *arguments: Any, seconds: float
+    ) -> dict[str, Any]:
+        """Results, or exceptions, by worker; run beside whatever task a worker is busy with."""
+        # Client.run has no time limit of its own, and a stopped worker never answers.
+        answers: dict[str, Any] = self.client.sync(
+            self.client._run,
+            function,
+            *arguments,
+            on_error="return",
+            callback_timeout=seconds,
+        )
+        return answers
+
+    def lock(self) -> Lock:
+        """The cluster's one lock for gangs."""
+        if self._lock is None:
+            self._lock = Lock(GANG_LOCK, scheduler_rpc=self.client.scheduler, loop=self.client.loop)
+        return self._lock
+
+    def renew(self, worker: str) -> bool:
+        """Kill an embedded worker, whatever it does; its nanny starts another."""
+        for nanny in self.cluster.workers.values() if self.nannies else ():
+            if nanny.worker_address == worker and nanny.pid is not None:
+                os.kill(nanny.pid, signal.SIGKILL)
+                return True
+        return False
+
+    def why_lost(self, worker: str) -> str:
+        """What the nannies last said, for an embedded worker; otherwise nothing is known."""
+        return self.nannies.last(worker) if self.nannies else ""
+
+    def close(self) -> None:
+        """Leave the cluster; end it, with every process of it, where it was started here."""
+        if self._lock is not None and self.client.loop is not None:
+            self.client.loop.add_callback(self._lock.refresh_callback.stop)
+        with environment_kept():
+            if self.nannies:
+                self.cluster.sync(_end_workers, self.cluster)
+            self.client.close()
+            if self.cluster is not None:
+                self.cluster.close()
+        if self.nannies:
+            self.nannies.detach()
+
+
+def embedded(workers: int, memory_limit: int, threads: int) -> Link:
+    """Start a scheduler in this process and worker processes that die with it.
+
+    Parameters
+    ----------
+    workers : int
+        Processes, one task at a time each.
+    memory_limit : int
+        Bytes at 95 % of which a worker is ended and replaced.
+    threads : int
+        Compute threads of a rank.
+
+    Raises
+    ------
+    ConfigError
+        When called while the main module of a worker is being imported.
+    """
+    import multiprocessing
+
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise ConfigError(
+            "a script that starts worker processes is imported by each of them: put its work "
+            "under `if __name__ == '__main__':`"
+        )
+    nannies = NannyLog()
+    with environment_kept():
+        cluster = LocalCluster(
+            n_workers=workers,
+            threads_per_worker=1,
+            processes=True,
+            host="127.0.0.1",
+            dashboard_address="127.0.0.1:0",
+            memory_limit=memory_limit,
+            # Results are small, so there is nothing to spill; and a worker paused at 80 % whose
+            # allocator keeps its pages would stay paused for ever.
+            config={f"distributed.worker.memory.{what}": False for what in _MEMORY_STEPS},
+            silence_logs=logging.CRITICAL,
+            plugins=[BoundToParent(os.getpid())],
+        )
+    return Link(Client(cluster, set_as_default=False), cluster, threads, nannies)
+
+
+def connected(address: str, wait: float) -> Link:
+    """Connect to a scheduler that someone else runs.
+
+    Raises
+    ------
+    ConfigError
+        When nothing answers there within ``wait`` seconds.
+    """
+    try:
+        return Link(Client(address, timeout=wait, set_as_default=False))
+    except (OSError, TimeoutError, ValueError) as error:
+        raise ConfigError(
+            f"cluster.address: no Dask scheduler answers at {address} within {wait:.0f} s "
+            f"({type(error).__name__}); start `dask scheduler` there, or correct the address"
+        ) from error
+
+
+def constructed(path: str, arguments: Mapping[str, Any], workers: int | str) -> Link:
+    """Make a cluster of the class at ``path`` (``package.module.Class``), scaled to ``workers``.
+
+    Raises
+    ------
+    ConfigError
+        When the package is missing, has no such class, or the class refuses the arguments.
+    """
+    module, _, name = path.replace(":", ".").rpartition(".")
+    try:
+        made = getattr(importlib.import_module(module), name)
+    except ModuleNotFoundError as error:
+        package = (error.name or module).partition(".")[0]
+        install = INSTALL.get(package, package.replace("_", "-"))
+        raise ConfigError(
+            f"cluster.cluster_class: {path} needs the package {package}; "
+            f"install it with: pip install '{install}'"
+        ) from error
+    except (AttributeError, ValueError) as error:
+        raise ConfigError(
+            f"cluster.cluster_class: there is no class {path}; write package.module.Class"
+        ) from error
+    try:
+        cluster = made(**arguments)
+    except Exception as error:
+        raise ConfigError(
+            f"cluster.cluster_kwargs: {path} refused them: {type(error).__name__}: {error}"
+        ) from error
+    if workers != "auto":
+        cluster.scale(int(workers))
+    return Link(Client(cluster, set_as_default=False), cluster)
+
+
+def explain(error: BaseException, key: str) -> BaseException:
+    """A task's error as the caller should see it: its own unchanged, Dask's in plain words."""
+    if isinstance(error, KilledWorker):
+        return RunError(
+            f"{key}: {error.allowed_failures + 1} workers died while working on it, the last "
+            f"{error.last_worker.address}; if they ran out of memory, raise cluster.memory_limit"
+        )
+    if isinstance(error, asyncio.CancelledError) or type(error).__name__ == "FutureCancelledError":
+        return scheduler_lost(error)
+    return error
+
+
+def scheduler_lost(error: BaseException) -> RunError:
+    """The error for a cluster whose scheduler is gone."""
+    return RunError(
+        f"the connection to the Dask scheduler was lost ({type(error).__name__}); see that it "
+        "runs, then run the same command again: it resumes"
+    )
+
+
+# -- on a worker ---------------------------------------------------------------------------------
+
+
+def map_task(topic: str, function: Callable[[Any], Any], item: Any) -> Any:
+    """Run ``function(item)``, its log sent to the driver."""
+    worker = get_worker()
+    with ranks.heard(partial(worker.log_event, topic), worker.address):
+        return function(item)
+
+
+def rank_task(
+    topic: str, seat: Seat, store: tuple[str, int] | None, work: tuple[Any, Any]
+) -> Outcome:
+    """Take a seat, if this is its worker."""
+    worker = get_worker()
+    if worker.address != seat.worker:
+        return Outcome(seat, "misplaced")
+    key = f"rank-{seat.attempt}-{seat.rank}"
+
+    def wanted() -> bool:
+        # The scheduler frees the task of a driver that gave up, or is gone.
+        task = worker.state.tasks.get(key)
+        return task is not None and task.state == "executing"
+
+    send = partial(worker.log_event, topic)
+    with ranks.heard(send, worker.address):
+        return ranks.take_seat(seat, store, *work, send=send, wanted=wanted)
+
+
+class BoundToParent(WorkerPlugin):
+    """Ties an embedded worker to the process that started it.
+
+    Dask's own watch on its parent needs the interpreter's lock, so a worker inside a long call
+    that holds it would outlive a killed driver; the kernel's signal needs nothing.
+    """
+
+    name = "clam_dist-bound-to-parent"
+
+    def __init__(self, parent: int) -> None:
+        self.parent = parent
+
+    def setup(self, worker: Worker) -> None:  # noqa: ARG002
+        """Called by Dask on the worker's main thread."""
+        # Ctrl-C reaches the whole process group; the driver alone decides what to do about it.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        # The driver is told of errors as values; on the console they would only be noise.
+        logging.getLogger("distributed").setLevel(logging.CRITICAL)
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+        if sys.platform == "linux":
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != self.parent:
+                os._exit(1)
+
+
+# -- beside an embedded cluster ------------------------------------------------------------------
+
+
+class NannyLog(logging.Handler):
+    """Keeps the last words of this process's nannies: why a worker ended is known to them alone."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self._lines: deque[str] = deque(maxlen=20)
+        logging.getLogger("distributed.nanny").addHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep what speaks of an end."""
+        line = record.getMessage()
+        if "killed by" in line or "exited with" in line or "memory budget" in line:
+            self._lines.append(line)
+
+    def last(self, worker: str) -> str:
+        """The last thing said, of this worker where it is named."""
+        named = [line for line in self._lines if worker in line]
+        return (named or list(self._lines) or [""])[-1]
+
+    def detach(self) -> None:
+        """Stop listening."""
+        logging.getLogger("distributed.nanny").removeHandler(self)
+
+
+@contextlib.contextmanager
+def environment_kept() -> Iterator[None]:
+    """Undo what starting a nanny leaves in this process's environment (``OMP_NUM_THREADS=1``…)."""
+    before = dict(os.environ)
+    try:
+        yield
+    finally:
+        for name in set(os.environ) - set(before):
+            del os.environ[name]
+        for name, value in before.items():
+            if os.environ.get(name) != value:
+                os.environ[name] = value
+
+
+async def _end_workers(cluster: LocalCluster) -> None:
+    """End all workers at once, by force where they are busy."""
+    nannies = list(cluster.workers.values())
+    await asyncio.gather(*(nanny.close(timeout=CLOSE_SECONDS) for nanny in nannies))

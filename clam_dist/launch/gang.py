@@ -70,7 +70,7 @@ class Handle(Protocol):
 class Pool(Protocol):
     """What a gang needs of a cluster."""
 
-    def workers(self, *, ready: bool = False) -> Sequence[str]:
+    def there(self, *, ready: bool = False) -> Sequence[str]:
         """Addresses of the workers that are there, in a fixed order; ready: that take tasks."""
         ...
 
@@ -230,7 +230,7 @@ def gather_workers(
     """
     began = time.monotonic()
     while True:
-        there = [worker for worker in pool.workers(ready=True) if worker not in aside]
+        there = [worker for worker in pool.there(ready=True) if worker not in aside]
         waited = time.monotonic() - began
         if len(there) >= ranks or (there and waited >= patience.settle):
             return there[:ranks]
@@ -277,9 +277,7 @@ def _run_attempt(
         _hear(attempt, message, on_event)
 
 
-def _hear(
-    attempt: Attempt, message: Mapping[str, Any], on_event: Callable[[Event], None]
-) -> None:
+def _hear(attempt: Attempt, message: Mapping[str, Any], on_event: Callable[[Event], None]) -> None:
     """Take a message of this attempt's ranks; drop what earlier ones still send."""
     if message.get("attempt") != attempt.seats[0].attempt:
         return
@@ -293,7 +291,7 @@ def _hear(
 def _collect(pool: Pool, attempt: Attempt) -> None:
     """Note ranks that have ended, and ranks whose worker is gone."""
     pending = attempt.pending
-    there = set(pool.workers()) if pending else set()
+    there = set(pool.there()) if pending else set()
     for rank in pending:
         ended = attempt.handles[rank].outcome()
         if isinstance(ended, Outcome):

@@ -11,6 +11,7 @@ import psutil
 
 _CGROUP = Path("/sys/fs/cgroup")
 
+
 def usable_cores(cgroup: Path = _CGROUP) -> int:
     """Cores this process may use: its affinity, cut to a container's quota, at least 1."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()

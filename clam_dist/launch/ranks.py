@@ -64,9 +64,11 @@ def take_seat(
         # First of all: as long as this rank's connections stand, its peers wait for it.
         if collective is not None:
             collective.close()
-        state = "peers" if _because_of_peers(error) else "failed"
         outcome = Outcome(
-            seat, state, error=portable(error), peak_rss_bytes=machine.peak_rss_bytes()
+            seat,
+            "peers" if _because_of_peers(error) else "failed",
+            error=portable(error),
+            peak_rss_bytes=machine.peak_rss_bytes(),
         )
     else:
         collective.close()

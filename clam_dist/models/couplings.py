@@ -57,24 +57,24 @@ class DenseCoupling:
 
     def __init__(self, left: Tensor, right: Tensor) -> None:
         self._left, self._right = left, right
-        self._matrix = torch.bmm(left, right.transpose(1, 2))
-        self._transposed = self._matrix.transpose(1, 2)
+        self._matrix = torch.bmm(left, right.mT)
+        self._transposed = self._matrix.mT
         self._gradient = torch.zeros_like(self._matrix)
 
     def logits(self, start: Tensor, keep: float, mixture: Tensor, out: Tensor) -> Tensor:
         return torch.baddbmm(start, self._matrix, mixture, beta=keep, out=out)
 
     def learn(self, error: Tensor, mixture: Tensor, scale: float) -> None:
-        self._gradient.baddbmm_(error, mixture.transpose(1, 2), alpha=scale)
+        self._gradient.baddbmm_(error, mixture.mT, alpha=scale)
 
     def pull(
         self, error: Tensor, mixture: Tensor, adjoint: Tensor, keep: float, gain: float
     ) -> None:
-        self._gradient.baddbmm_(error, mixture.transpose(1, 2))
+        self._gradient.baddbmm_(error, mixture.mT)
         adjoint.baddbmm_(self._transposed, error, beta=keep, alpha=gain)
 
     def products(self) -> tuple[Tensor, Tensor]:
-        left = torch.bmm(self._gradient.transpose(1, 2), self._left)
+        left = torch.bmm(self._gradient.mT, self._left)
         return torch.bmm(self._gradient, self._right), left
 
 
@@ -101,7 +101,7 @@ class FactoredCoupling:
     def _between(self, factor: Tensor, lines: Tensor) -> Tensor:
         """``m̄ ⊙ (factor' lines)``: ``(n,k,r)``, ``(n,k,B)`` to ``(n,r,B)`` scratch."""
         out = self._space.take("between", (len(factor), factor.shape[2], lines.shape[2]), lines)
-        torch.bmm(factor.transpose(1, 2), lines, out=out)
+        torch.bmm(factor.mT, lines, out=out)
         return out if self._moving is None else out.mul_(self._moving)
 
     def logits(self, start: Tensor, keep: float, mixture: Tensor, out: Tensor) -> Tensor:
@@ -110,17 +110,17 @@ class FactoredCoupling:
 
     def learn(self, error: Tensor, mixture: Tensor, scale: float) -> None:
         between = self._between(self._right, mixture)
-        self._left_gradient.baddbmm_(error, between.transpose(1, 2), alpha=scale)
+        self._left_gradient.baddbmm_(error, between.mT, alpha=scale)
         between = self._between(self._left, error)
-        self._right_gradient.baddbmm_(mixture, between.transpose(1, 2), alpha=scale)
+        self._right_gradient.baddbmm_(mixture, between.mT, alpha=scale)
 
     def pull(
         self, error: Tensor, mixture: Tensor, adjoint: Tensor, keep: float, gain: float
     ) -> None:
         between = self._between(self._right, mixture)
-        self._left_gradient.baddbmm_(error, between.transpose(1, 2))
+        self._left_gradient.baddbmm_(error, between.mT)
         between = self._between(self._left, error)
-        self._right_gradient.baddbmm_(mixture, between.transpose(1, 2))
+        self._right_gradient.baddbmm_(mixture, between.mT)
         adjoint.baddbmm_(self._right, between, beta=keep, alpha=gain)
 
     def products(self) -> tuple[Tensor, Tensor]:

@@ -43,14 +43,14 @@ class Path:
 
     Parameters
     ----------
-    shares : Tensor (T,n,k,B)
+    shares : tuple of T Tensors (n,k,B)
         ``w_0 … w_{T-1}``, the softmax of each step.
-    mixtures : Tensor (T,n,k,B)
+    mixtures : tuple of T Tensors (n,k,B)
         ``C_1 … C_T``, each after the step of the same index.
     """
 
-    shares: Tensor
-    mixtures: Tensor
+    shares: tuple[Tensor, ...]
+    mixtures: tuple[Tensor, ...]
 
     @property
     def final(self) -> Tensor:
@@ -82,8 +82,8 @@ def descend(
         Where the path is put; it is valid until the next call with the same workspace.
     """
     shape = (steps, *start.shape)
-    shares = space.take("shares", shape, start)
-    mixtures = space.take("mixtures", shape, start)
+    shares = space.take("shares", shape, start).unbind()
+    mixtures = space.take("mixtures", shape, start).unbind()
     logits = space.take("logits", start.shape, start)
     torch.softmax(start, 1, out=shares[0])
     torch.mul(shares[0], alpha, out=mixtures[0])
@@ -122,9 +122,7 @@ def ascend(
     error = space.take("error", adjoint.shape, adjoint)
     for t in range(len(path.shares) - 1, -1, -1):
         # The derivative of softmax, w ⊙ (adjoint - w'adjoint), in one fused pass.
-        torch.ops.aten._softmax_backward_data.out(
-            adjoint, path.shares[t], 1, adjoint.dtype, grad_input=error
-        )
+        torch._softmax_backward_data(adjoint, path.shares[t], 1, adjoint.dtype, grad_input=error)
         start_gradient.add_(error, alpha=remaining(alpha, t) if decays else 1.0)
         if t:
             coupling.pull(error, path.mixtures[t - 1], adjoint, 1.0 - alpha, alpha)

@@ -10,7 +10,7 @@ from clam_dist.models.dynamics import settle
 from clam_dist.models.sums import Prototypes
 from clam_dist.models.workspace import Workspace
 
-BLOCK_ROWS = 1024
+BLOCK_ROWS = 2048
 """Rows of every product. Shorter blocks are padded: a product's digits depend on its shape."""
 
 SPACE = Workspace()

@@ -176,4 +176,4 @@ class ConsoleDisplay:
         self._task = None
 
     def _print(self, line: str, style: str = "") -> None:
-        self.console.print(escape(line), style=style or None, soft_wrap=True)
+        self.console.print(escape(line), style=style or None, soft_wrap=True, highlight=False)

@@ -13,7 +13,7 @@ from typing import Any
 from clam_dist.reporting import plots, words
 from clam_dist.reporting.report import STAGES, total_seconds
 
-MOST_CLUSTERS = 6
+MOST_CLUSTERS = 5
 """Rows of the table; with more, the page leaves one screen."""
 MOST_DRAWN = 10
 

@@ -101,7 +101,8 @@ def sizes_plot(clusters: Sequence[Mapping[str, Any]]) -> str:
     """
     shown, rest = clusters[:MOST_CLUSTERS], clusters[MOST_CLUSTERS:]
     pitch = _pitch(len(shown))
-    left, right = 34.0, 124.0
+    labels = [f"{whole(cluster['rows'])} ({percent(cluster['share'])})" for cluster in shown]
+    left, right = 34.0, 14.0 + 7.2 * max(map(len, labels), default=0)
     most = max((cluster["rows"] for cluster in shown), default=0) or 1
     body = []
     for i, cluster in enumerate(shown):
@@ -113,8 +114,7 @@ def sizes_plot(clusters: Sequence[Mapping[str, Any]]) -> str:
             f'<rect x="{left}" y="{y + pitch * 0.14:.1f}" width="{max(length, 1):.1f}" '
             f'height="{pitch * 0.72:.1f}" rx="2" fill="{MAIN if cluster["rows"] else WARN}"/>'
         )
-        label = f"{whole(cluster['rows'])} ({percent(cluster['share'])})"
-        body.append(text(left + length + 6, middle, label, fill=SOFT))
+        body.append(text(left + length + 6, middle, labels[i], fill=SOFT))
     height = len(shown) * pitch + 4
     if rest:
         height += 18

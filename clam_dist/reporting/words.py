@@ -102,8 +102,8 @@ def verdict(metrics: Mapping[str, Any]) -> str:
         ``metrics.json``: ``n_rows, n_clusters, n_used, silhouette`` are read.
     """
     k, used = metrics["n_clusters"], metrics["n_used"]
-    clusters = f"{k} clusters, all in use" if used == k else f"{used} of {k} clusters in use"
-    text = f"{whole(metrics['n_rows'])} rows in {clusters}"
+    clusters = f" in {k} clusters, all in use" if used == k else f"; {used} of {k} clusters in use"
+    text = f"{whole(metrics['n_rows'])} rows{clusters}"
     silhouette = metrics.get("silhouette")
     if not silhouette:
         return f"{text}; no silhouette, which needs two clusters or more."

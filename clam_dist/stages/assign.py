@@ -19,8 +19,8 @@ from clam_dist.data.shards import ShardFile
 from clam_dist.data.writer import merge_parts
 from clam_dist.evaluation.distances import DistanceSums, distance_sums
 from clam_dist.evaluation.estimate import QueryScores
-from clam_dist.evaluation.moments import filled
 from clam_dist.evaluation.linear import undefined_because
+from clam_dist.evaluation.moments import filled
 from clam_dist.evaluation.queries import score_sums
 from clam_dist.evaluation.references import ReferenceCollector, References, auto_references
 from clam_dist.evaluation.scores import AssignSums
@@ -64,7 +64,7 @@ def run(context: Context) -> StageResult:
     elif each is None:
         scored = _score_exactly(context, folder, queries, references)
     else:
-        np.savez(folder / "references.npz", **references.to_arrays())
+        _save(folder / "references.npz", references.to_arrays())
     plan = LabelPlan(
         source=context.source,
         schema=context.schema,
@@ -81,7 +81,7 @@ def run(context: Context) -> StageResult:
         storage_options=context.storage_options,
     )
     sums, scores = _label(context, plan, labels, folder / "parts")
-    np.savez(folder / SUMS_FILE, **sums.to_arrays())
+    _save(folder / SUMS_FILE, sums.to_arrays())
     if scored is None and scores:
         _save_scores(folder / SCORES_FILE, QueryScores.join(scores))
     files = [folder / SUMS_FILE, *sorted(path for path in labels.rglob("*") if path.is_file())]
@@ -104,11 +104,15 @@ def load_scores(path: Path) -> QueryScores:
         return QueryScores(**{name: arrays[name] for name in _SCORE_FIELDS})
 
 
+def _save(path: Path, arrays: dict[str, np.ndarray]) -> None:
+    np.savez(path, allow_pickle=False, **arrays)
+
+
 _SCORE_FIELDS = ("rows", "labels", "weight", "silhouette", "replicates")
 
 
 def _save_scores(path: Path, scores: QueryScores) -> None:
-    np.savez(path, **{name: getattr(scores, name) for name in _SCORE_FIELDS})
+    _save(path, {name: getattr(scores, name) for name in _SCORE_FIELDS})
 
 
 @dataclass(frozen=True)
@@ -209,7 +213,7 @@ def _score_exactly(
     assignment = assignment_of(context)
     x = filled(queries.x)
     labels, _ = Labeller(assignment).label(queries.x)
-    np.savez(folder / "query-rows.npz", x=x, rows=queries.rows)
+    _save(folder / "query-rows.npz", {"x": x, "rows": queries.rows})
     shards = [shard for shard in context.shards if shard.rows]
     task = partial(
         measure_against_shard,

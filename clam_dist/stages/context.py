@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from clam_dist.config import Config
+from clam_dist.config import Config, Stage
 from clam_dist.data.features import FeatureSchema
 from clam_dist.data.shards import ShardFile, plan_shard_rows
 from clam_dist.data.source import Source
@@ -17,7 +17,7 @@ from clam_dist.executor import Event, Executor
 from clam_dist.manifests import stage_digest
 
 Result = TypeVar("Result")
-STAGE_NAMES = ("profile", "shards", "train", "assign", "evaluate", "report")
+STAGE_NAMES: tuple[Stage, ...] = ("profile", "shards", "train", "assign", "evaluate", "report")
 PROGRESS_SECONDS = 0.2
 BYTES_A_VALUE = 8
 """Of a decoded number: features are decoded to float64."""
@@ -124,7 +124,7 @@ class Context:
         """Whether anything had to be done, so that an executor was started."""
         return self._executor is not None
 
-    def digest(self, stage: str) -> str:
+    def digest(self, stage: Stage) -> str:
         """What a stage depends on: its own keys of the config and all that came before it."""
         position = STAGE_NAMES.index(stage)
         upstream = [self.manifests[name]["digest"] for name in STAGE_NAMES[:position]]

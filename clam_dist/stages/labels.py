@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -142,5 +141,3 @@ def _truth(batch: pa.RecordBatch, label: str | None) -> tuple[np.ndarray, list[s
         column = column.dictionary_encode()
     codes = column.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
     return codes, [str(name) for name in column.dictionary.to_pylist()]
-
-

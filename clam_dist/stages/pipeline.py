@@ -8,14 +8,14 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from clam_dist.config import Config
+from clam_dist.config import Config, Stage
 from clam_dist.data.files import disk_errors, remove_temporaries
 from clam_dist.data.parquet import open_parquet
 from clam_dist.errors import ConfigError
@@ -69,7 +69,7 @@ class Run:
             on_event=on_event,
         )
 
-    def stage(self, name: str) -> StageOutcome:
+    def stage(self, name: Stage) -> StageOutcome:
         """Do one stage, or take it as done where its manifest holds.
 
         Parameters
@@ -143,6 +143,11 @@ class Run:
         self._context.close()
 
 
+def _ignore(event: Event) -> None:
+    """Take an event that nobody asked for."""
+    del event
+
+
 @contextmanager
 def open_run(
     config: Config,
@@ -178,7 +183,7 @@ def open_run(
         config_public=config.result_dict(),
         force=force,
     ) as held:
-        run = Run(config, held, run_id, on_event or (lambda event: None))
+        run = Run(config, held, run_id, on_event or _ignore)
         if run.already_done:
             _check_same_source(config, held.output)
             yield run

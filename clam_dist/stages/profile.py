@@ -48,9 +48,7 @@ def run(context: Context) -> StageResult:
     context.size = (source.n_rows, max(schema.width, 1))
 
     fragments = fragments_of(source)
-    task = partial(
-        _profile, source=source, schema=schema, storage_options=context.storage_options
-    )
+    task = partial(_profile, source=source, schema=schema, storage_options=context.storage_options)
     parts = context.executor.map(task, fragments)
     rows = [fragment.n_rows for fragment in fragments]
     profile = merge_profiles(schema, context.track("profile", parts, rows))

@@ -1,4 +1,4 @@
-"""Stage 2: rows decoded once, scaled, shuffled and laid down as shards; samples drawn on the way."""
+"""Stage 2: rows decoded once, scaled, shuffled and laid down as shards; samples drawn too."""
 
 from __future__ import annotations
 

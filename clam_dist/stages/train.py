@@ -234,5 +234,3 @@ def _check_distinct(context: Context, starts: Mapping[int, Starts], *, sampled: 
         if not sampled:
             raise DataError(f"model.n_clusters: {what}; ask for {start.n_distinct} or fewer")
         context.warn(f"{what} in a sample; prototypes that no row chooses are placed anew")
-
-

@@ -49,9 +49,7 @@ def one_thread_each(threads: int) -> Iterator[ThreadPoolExecutor | None]:
         if threads <= 1:
             yield None
             return
-        with ThreadPoolExecutor(
-            threads, initializer=torch.set_num_threads, initargs=(1,)
-        ) as pool:
+        with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
             yield pool
     finally:
         torch.set_num_threads(before)

@@ -5,17 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from clam_dist.train.schedule import LEARNING_RATE
 
 AUTO_SCALES: tuple[float, ...] = tuple(float(c) for c in np.geomspace(0.05, 32.0, 8).round(4))
-"""``c = beta * s2`` for ``beta: auto``, with ``s2`` the k-means inertia a row: the best values found
+"""``c = beta * s2`` for ``beta: auto``, ``s2`` being the k-means inertia a row: the best values found
 by the paper's own search (table 5) run from .15 to 20 in this unit."""
 
-STARTS: tuple[str, ...] = ("kmeans", "kmeans++", "normal", "rows")
+STARTS: tuple[Literal["kmeans", "kmeans++", "normal", "rows"], ...] = (
+    "kmeans",
+    "kmeans++",
+    "normal",
+    "rows",
+)
 """Where restarts begin, in turn: no single start wins on all data sets, and a member started from
 k-means at a large ``c`` keeps the sweep from falling below k-means."""
 

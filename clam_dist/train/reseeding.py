@@ -1,4 +1,4 @@
-"""Prototypes that no row chooses, put on badly served rows, as k-means tools do with empty clusters."""
+"""Prototypes that no row chooses, put on badly served rows, as k-means does with empty clusters."""
 
 from __future__ import annotations
 

@@ -43,8 +43,8 @@ def score_candidates(
     scores = []
     for row, k, value, loss in zip(labels, clusters, values, losses, strict=True):
         sizes = np.bincount(row, minlength=k)
-        shares = np.bincount(row, weights=weight, minlength=k)
-        shares = shares / max(float(shares.sum()), 1e-300)
+        held = np.bincount(row, weights=weight, minlength=k).astype(np.float64)
+        shares = held / max(float(held.sum()), 1e-300)
         scores.append(Score(float(value), int((sizes > 0).sum()), float(shares.min()), loss))
     return scores
 

@@ -1,4 +1,4 @@
-"""One global batch: micro-batches computed side by side, combined in the fixed order, one update."""
+"""One global batch: micro-batches side by side, combined in the fixed order, one update."""
 
 from __future__ import annotations
 

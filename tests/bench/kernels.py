@@ -25,6 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from clam_dist.models.couplings import factors_are_cheaper
 from clam_dist.models.direct import direct_loss
 from clam_dist.models.masked import masked_sums
 from clam_dist.models.masks import draw_masks
@@ -135,11 +136,11 @@ def product_rate(size: int, seconds: float, threads: int) -> float:
 
 
 def useful_products(d: int, k: int, steps: int, hidden: int | None) -> int:
-    """Multiply-adds a row in the products of the k-space form."""
-    loop = (3 * steps - 3) * k * k  # T - 1 forward, twice as many backward
-    if hidden is None:
-        return 2 * k * d + loop + 2 * k * k
-    return 2 * k * d + loop + 3 * k * hidden
+    """Multiply-adds a row in the products of the k-space form, by the coupling it takes."""
+    rank = d + 1 if hidden is None else hidden
+    step = 7 * k * rank if factors_are_cheaper(k, rank) else 3 * k * k
+    last = 2 * k * k if hidden is None else 3 * k * hidden
+    return 2 * k * d + (steps - 1) * step + last
 
 
 def measure_shape(
@@ -244,7 +245,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--json", action="store_true", help="a list of objects")
     parser.add_argument("--threads", type=int, default=1, help="intra-op threads of torch")
     parser.add_argument("--members", type=int, default=1, help="members trained together")
-    parser.add_argument("--rows", type=int, default=4096)
+    parser.add_argument("--rows", type=int, default=8192)
     parser.add_argument("--group-rows", type=int, default=64, help="rows that share a mask")
     parser.add_argument("--seconds", type=float, default=0.5, help="time for each measurement")
     parser.add_argument("--shape", action="append", help="d,k,T; may be repeated")

@@ -42,7 +42,5 @@ def test_ties_go_to_the_earlier_member():
 def test_each_number_of_clusters_keeps_its_own_best():
     members = [member(0, 2), member(1, 2), member(2, 3), member(3, 3)]
     values = (0.5, 0.6, 0.1, 0.2)
-    scores = [
-        Score(v, m.n_clusters, 0.3, 1.0) for v, m in zip(values, members, strict=True)
-    ]
+    scores = [Score(v, m.n_clusters, 0.3, 1.0) for v, m in zip(values, members, strict=True)]
     assert keep_best(members, scores, 1, "silhouette") == [1, 3]

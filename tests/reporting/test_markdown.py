@@ -1,0 +1,48 @@
+"""The Markdown report: one screen, images that decode, text that cannot break a table."""
+
+from __future__ import annotations
+
+import base64
+import re
+import xml.etree.ElementTree as ET
+
+from clam_dist.reporting.markdown import cell, markdown_report
+
+
+def test_it_holds_the_verdict_the_plots_and_the_way_to_the_files(report_inputs) -> None:
+    text = markdown_report(output="runs/nightly", **report_inputs)
+    assert text.startswith("**1,000 rows; 2 of 3 clusters in use; silhouette 0.350 ± 0.012")
+    assert r"> column \<id\> only rises" in text
+    assert "| 1,000 | 2 | 2 of 3 | 0.350 ± 0.012 | 0.610 | 4, 1 passed over |" in text
+    assert r"| 1 | 750 | 75 % | 0.400 | low a\_b\* |" in text
+    assert "Time: 1 min 07 s (profile 1.2 s, shards 2.0 s, train 1 min 04 s)." in text
+    assert "`runs/nightly` from `data/*.parquet`" in text
+    visible = re.sub(r"\(data:[^)]*\)", "", text)
+    assert len(visible.splitlines()) < 30
+
+
+def test_its_plots_are_whole_svg(report_inputs) -> None:
+    text = markdown_report(output="o", **report_inputs)
+    images = re.findall(r"!\[([^]]*)\]\(data:image/svg\+xml;base64,([^)]*)\)", text)
+    assert [title for title, _ in images] == ["Rows in each cluster; Silhouette by cluster"]
+    ET.fromstring(base64.b64decode(images[0][1]))
+
+
+def test_without_silhouettes_it_draws_the_loss(report_inputs) -> None:
+    report_inputs["metrics"]["silhouette"] = None
+    text = markdown_report(output="o", **report_inputs)
+    assert "![Rows in each cluster; Loss by epoch]" in text
+    assert "Silhouette:" not in text
+
+
+def test_many_clusters_are_summed_up(report_inputs) -> None:
+    first = report_inputs["cluster_profile"]["clusters"][0]
+    report_inputs["cluster_profile"]["clusters"] = [
+        {**first, "cluster": c, "rows": 10, "share": 0.05} for c in range(20)
+    ]
+    text = markdown_report(output="o", **report_inputs)
+    assert "| … | 150 | 75 % |  | 15 smaller clusters |" in text
+
+
+def test_cells_hold_no_markdown() -> None:
+    assert cell("a|b *c*\n<d>") == r"a\|b \*c\* \<d\>"

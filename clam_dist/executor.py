@@ -44,7 +44,7 @@ class Collective(Protocol):
         ...
 
     def report(self, event: Event) -> None:
-        """Send a JSON-serialisable event to the driver's ``on_event``; in order, without waiting."""
+        """Send a JSON-serialisable event to the driver's ``on_event``; in order, not waiting."""
         ...
 
 

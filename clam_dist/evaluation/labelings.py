@@ -110,7 +110,8 @@ def _silhouettes(
     index = np.arange(len(labels))
     with np.errstate(divide="ignore", invalid="ignore"):
         means = np.where(counts > 0, sums / totals, np.inf)
-        a = sums[index, labels] / (totals[labels] - weight)
+        # A row of weight 2 stands twice: its twin, at distance 0, is one of its cluster's others.
+        a = sums[index, labels] / (totals[labels] - np.minimum(weight, 1.0))
         means[index, labels] = np.inf
         b = means.min(axis=1)
         scores = (b - a) / np.maximum(a, b)

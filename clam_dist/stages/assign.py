@@ -22,7 +22,12 @@ from clam_dist.evaluation.estimate import QueryScores
 from clam_dist.evaluation.linear import undefined_because
 from clam_dist.evaluation.moments import filled
 from clam_dist.evaluation.queries import score_sums
-from clam_dist.evaluation.references import ReferenceCollector, References, auto_references
+from clam_dist.evaluation.references import (
+    ReferenceCollector,
+    References,
+    auto_references,
+    reference_sizes,
+)
 from clam_dist.evaluation.scores import AssignSums
 from clam_dist.stages.context import Context, StageResult
 from clam_dist.stages.labels import LabelPlan, LabelTask, label_fragment
@@ -154,6 +159,7 @@ def _references(context: Context) -> tuple[References, int | None]:
         # With all rows as references only the moments are wanted of this pass.
         per_cluster=2 if each is None else int(each),
         seed=context.config.seed,
+        typical=_typical_distances(context),
     )
     collector: ReferenceCollector | None = None
     for part in context.executor.map(task, runs):
@@ -184,16 +190,31 @@ def collect_references(
     weighted: bool,
     per_cluster: int,
     seed: int,
+    typical: np.ndarray,
 ) -> ReferenceCollector:
-    """Label a run of shards; keep each cluster's exact moments and its rows of smallest hash."""
+    """Label a run of shards; keep each cluster's exact moments and its references.
+
+    ``typical`` ``(k,)`` float64 is the mean distance in each cluster: far rows are drawn surely.
+    """
     labeller = Labeller(assignment)
     width = len(assignment.settings["mask_value"])
     collector = ReferenceCollector(assignment.n_clusters, width, per_cluster)
     for shard in shards:
         for x, rows, weight in read_shard(shard, folder, weighted):
-            labels, _ = labeller.label(x)
-            collector.update(x, labels, _hashes(seed, rows), rows, weight)
+            labels, distances = labeller.label(x)
+            sizes = reference_sizes(distances, labels, typical)
+            collector.update(x, labels, _hashes(seed, rows), rows, weight, sizes)
     return collector
+
+
+def _typical_distances(context: Context) -> np.ndarray:
+    """Mean distance to the prototype in each cluster of the sample, ``(k,)``; 0 where empty."""
+    assignment = assignment_of(context)
+    labels, distances = Labeller(assignment).label(np.load(context.shards_folder / "sample.x.npy"))
+    seen = labels >= 0
+    totals = np.bincount(labels[seen], distances[seen], assignment.n_clusters)
+    counts = np.bincount(labels[seen], minlength=assignment.n_clusters)
+    return totals / np.maximum(counts, 1)
 
 
 def _hashes(seed: int, rows: np.ndarray) -> np.ndarray:

@@ -27,11 +27,6 @@ def run(context: Context) -> StageResult:
     """Profile the source; the manifest holds all that later stages need to know of it."""
     config = context.config
     source = open_parquet(config.source.uri, context.storage_options)
-    if source.n_rows == 0:
-        raise DataError(
-            f"source.uri: '{config.source.uri}' has {len(source.files)} file(s) and 0 rows; "
-            "there is nothing to cluster"
-        )
     schema = select_features(
         source,
         features=config.source.features,

@@ -12,8 +12,8 @@ import numpy as np
 from clam_dist.train.schedule import LEARNING_RATE
 
 AUTO_SCALES: tuple[float, ...] = tuple(float(c) for c in np.geomspace(0.05, 32.0, 8).round(4))
-"""``c = beta * s2`` for ``beta: auto``, ``s2`` being the k-means inertia a row: the best values found
-by the paper's own search (table 5) run from .15 to 20 in this unit."""
+"""``c = beta * s2`` for ``beta: auto``, ``s2`` being the k-means inertia a row: the best values
+found by the paper's own search (table 5) run from .15 to 20 in this unit."""
 
 STARTS: tuple[Literal["kmeans", "kmeans++", "normal", "rows"], ...] = (
     "kmeans",

@@ -26,9 +26,9 @@ def test_states_are_mixtures_of_the_start_and_the_prototypes(form: type) -> None
     for p in range(2):
         states = direct_states(x, rows[p], beta[p], alpha, steps)
         for t in range(steps):
-            mixed = remaining(alpha, t + 1) * x + path.mixtures[t, p].T @ rows[p]
+            mixed = remaining(alpha, t + 1) * x + path.mixtures[t][p].T @ rows[p]
             torch.testing.assert_close(mixed, states[t + 1], rtol=0, atol=1e-13)
-            torch.testing.assert_close(path.shares[t].sum(1), torch.ones_like(path.shares[t, :, 0]))
+            torch.testing.assert_close(path.shares[t].sum(1), torch.ones_like(path.shares[t][:, 0]))
         logits = beta[p] * (2 * rows[p] @ states[-1].T - rows[p].square().sum(1)[:, None])
         torch.testing.assert_close(last[p], logits, rtol=0, atol=1e-12)
 

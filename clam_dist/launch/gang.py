@@ -322,7 +322,7 @@ def describe_failure(attempt: Attempt) -> str:
         ]
     if not told:
         told = [
-            f"{outcome.error}" if outcome.error else f"rank {rank} was run by another worker"
+            f"rank {rank} on worker {outcome.seat.worker}: {outcome.error or 'was run elsewhere'}"
             for rank, outcome in sorted(attempt.outcomes.items())
             if outcome.state != "done"
         ][:1]

@@ -2,37 +2,34 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import torch
 
-if TYPE_CHECKING:
-    from clam_dist.train.loop import Trainer
-    from clam_dist.train.population import Group
+from clam_dist.train.population import Group
+from clam_dist.train.state import TrainState
 
 RESEED = 4
 """First part of the key of these draws."""
 
 
-def reseed(trainer: Trainer) -> int:
+def reseed(state: TrainState) -> int:
     """Move every prototype that no row of the sample is nearest to; return how many moved.
 
     A first look at a part of the sample finds suspects, the whole sample decides. The new place
     is a row drawn with probability proportional to its squared distance from its prototype
     (Arthur and Vassilvitskii 2007), by a key of seed, round, member and prototype.
     """
-    first = trainer.sample_tensors(slice(0, 4096))[0]
+    first = state.sample_tensors(slice(0, 4096))[0]
     moved = 0
-    for group in trainer.groups:
+    for group in state.groups:
         unused = ~_used(group, first)
         if not bool(unused.any()):
             continue
-        x = trainer.sample_tensors(slice(0, None))[0]
+        x = state.sample_tensors(slice(0, None))[0]
         if len(x) > len(first):
             unused &= ~_used(group, x)
         for position, prototype in torch.nonzero(unused).tolist():
-            _move(trainer, group, position, prototype, first)
+            _move(state, group, position, prototype, first)
             moved += 1
     return moved
 
@@ -52,15 +49,15 @@ def _used(group: Group, x: torch.Tensor) -> torch.Tensor:
 
 
 def _move(
-    trainer: Trainer, group: Group, position: int, prototype: int, rows: torch.Tensor
+    state: TrainState, group: Group, position: int, prototype: int, rows: torch.Tensor
 ) -> None:
     current = group.parameters["prototypes"][position : position + 1]
     distance = rows.square().sum(-1) - _scores(current, rows).amax(1)[0]
     odds = distance.clamp(min=0).to(torch.float64).cpu().numpy()
     member = group.members[position].index
-    key = (RESEED, trainer.segment, trainer.rounds, member, prototype)
+    key = (RESEED, state.segment, state.rounds, member, prototype)
     generator = np.random.Generator(
-        np.random.Philox(np.random.SeedSequence(trainer.plan.seed, spawn_key=key))
+        np.random.Philox(np.random.SeedSequence(state.plan.seed, spawn_key=key))
     )
     if not odds.sum() > 0:  # every row sits on a prototype: fewer distinct rows than clusters
         return

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,31 +15,29 @@ from safetensors.torch import save_file
 from clam_dist.train.members import Member
 from clam_dist.train.plan import FINAL_QUERIES
 from clam_dist.train.selection import Score, full, passed_over, rank_members
-
-if TYPE_CHECKING:
-    from clam_dist.train.loop import Trainer
+from clam_dist.train.state import TrainState
 
 MODEL_FILE, RESULT_FILE = "model.safetensors", "result.json"
 
 
 def score_candidates(
-    trainer: Trainer, stores: Sequence[dict[str, torch.Tensor]], queries: int
+    state: TrainState, stores: Sequence[dict[str, torch.Tensor]], queries: int
 ) -> list[Score]:
     """Score parameters of every group (``stores`` in the order of the groups) on the sample.
 
     Members are shared out over the ranks; labels are gathered and rank 0 scores them all.
     """
-    pairs = [(g, p) for g, group in enumerate(trainer.groups) for p in range(len(group.members))]
-    labels = _labels(trainer, stores, pairs)
-    losses = [loss for group in trainer.groups for loss in group.plateau.best.tolist()]
-    clusters = [trainer.groups[g].members[p].n_clusters for g, p in pairs]
+    pairs = [(g, p) for g, group in enumerate(state.groups) for p in range(len(group.members))]
+    labels = _labels(state, stores, pairs)
+    losses = [loss for group in state.groups for loss in group.plateau.best.tolist()]
+    clusters = [state.groups[g].members[p].n_clusters for g, p in pairs]
     values: list[float] | None = None
-    if trainer.collective.rank == 0:
-        x = np.nan_to_num(np.asarray(trainer.sample), nan=0.0)
-        weight, seed = trainer.sample_weight, trainer.plan.seed
-        values = trainer.plan.score(x, labels, clusters, weight, seed, queries)
-    values = trainer.collective.broadcast_object(values)
-    weight = trainer.sample_weight
+    if state.collective.rank == 0:
+        x = np.nan_to_num(np.asarray(state.sample), nan=0.0)
+        weight, seed = state.sample_weight, state.plan.seed
+        values = state.plan.score(x, labels, clusters, weight, seed, queries)
+    values = state.collective.broadcast_object(values)
+    weight = state.sample_weight
     scores = []
     for row, k, value, loss in zip(labels, clusters, values, losses, strict=True):
         sizes = np.bincount(row, minlength=k)
@@ -50,22 +48,22 @@ def score_candidates(
 
 
 def _labels(
-    trainer: Trainer,
+    state: TrainState,
     stores: Sequence[dict[str, torch.Tensor]],
     pairs: Sequence[tuple[int, int]],
 ) -> np.ndarray:
     """Labels ``(M, S)`` int64 of the sample under each candidate, the same on every rank."""
-    collective = trainer.collective
-    x, observed = trainer.sample_tensors(slice(0, None))
+    collective = state.collective
+    x, observed = state.sample_tensors(slice(0, None))
 
     def one(pair: tuple[int, int]) -> torch.Tensor:
         g, p = pair
-        group = trainer.groups[g]
+        group = state.groups[g]
         parameters = {name: value[p] for name, value in stores[g].items()}
         return group.model.predict(parameters, group.members[p].beta, x, observed)[0]
 
     mine = list(range(collective.rank, len(pairs), collective.world_size))
-    run = trainer.pool.map if trainer.pool is not None else map
+    run = state.pool.map if state.pool is not None else map
     part = torch.zeros(-(-len(pairs) // collective.world_size), len(x), dtype=torch.int32)
     for slot, row in enumerate(run(one, [pairs[position] for position in mine])):
         part[slot] = row.to(torch.int32).cpu()
@@ -77,30 +75,30 @@ def _labels(
     return torch.stack(order).numpy().astype(np.int64)
 
 
-def write_result(trainer: Trainer) -> dict[str, Any]:
+def write_result(state: TrainState) -> dict[str, Any]:
     """Score what the search found and what training made of it, choose, write, return the JSON.
 
     A member is a candidate twice: as training on all rows left it, and as the search found it,
     so that training can only add to what the search had.
     """
-    members: list[Member] = list(trainer.members)
-    trained = score_candidates(trainer, [group.best for group in trainer.groups], FINAL_QUERIES)
+    members: list[Member] = list(state.members)
+    trained = score_candidates(state, [group.best for group in state.groups], FINAL_QUERIES)
     scores, states = list(trained), ["trained"] * len(members)
-    candidates = [(group, p) for group in trainer.groups for p in range(len(group.members))]
+    candidates = [(group, p) for group in state.groups for p in range(len(group.members))]
     parameters = [{n: g.best[n][p] for n in g.names} for g, p in candidates]
-    if trainer.found:
+    if state.found:
         stores = [
             {
-                name: torch.stack([trainer.found[m.index][name] for m in group.members])
+                name: torch.stack([state.found[m.index][name] for m in group.members])
                 for name in group.names
             }
-            for group in trainer.groups
+            for group in state.groups
         ]
-        scores += score_candidates(trainer, stores, FINAL_QUERIES)
+        scores += score_candidates(state, stores, FINAL_QUERIES)
         states += ["search"] * len(members)
         parameters += [{n: s[n][p] for n in s} for s, (g, p) in _with_store(stores, candidates)]
         members = members * 2
-    ranked = rank_members(members, scores, trainer.plan.select)
+    ranked = rank_members(members, scores, state.plan.select)
     by_loss = rank_members(members, scores, "loss")[0]
     winner = ranked[0]
     table = [
@@ -112,18 +110,18 @@ def write_result(trainer: Trainer) -> dict[str, Any]:
         "by_loss": table[by_loss],
         "members": table,
         "passed_over": passed_over(members, scores, winner),
-        "history": trainer.history,
-        "reseeded": trainer.reseeded,
+        "history": state.history,
+        "reseeded": state.reseeded,
     }
-    if trainer.collective.rank == 0:
-        folder = Path(trainer.plan.folder)
+    if state.collective.rank == 0:
+        folder = Path(state.plan.folder)
         folder.mkdir(parents=True, exist_ok=True)
         tensors = {n: v.detach().cpu().contiguous() for n, v in parameters[winner].items()}
         save_file(tensors, folder / f".{MODEL_FILE}")
         os.replace(folder / f".{MODEL_FILE}", folder / MODEL_FILE)
         (folder / f".{RESULT_FILE}").write_text(json.dumps(result), encoding="utf-8")
         os.replace(folder / f".{RESULT_FILE}", folder / RESULT_FILE)
-    trainer.collective.barrier()
+    state.collective.barrier()
     return result
 
 

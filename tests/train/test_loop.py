@@ -168,7 +168,7 @@ def test_threads_do_not_change_the_bits(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("crash_at", [1, 2, 4])
 def test_kill_and_resume_equals_uninterrupted_also_on_other_ranks(tmp_path, monkeypatch, crash_at):
-    monkeypatch.setattr("clam_dist.train.loop.CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr("clam_dist.train.state.CHECKPOINT_SECONDS", 0.0)
     monkeypatch.setattr("clam_dist.train.loop.ROUND_STEPS", 1)
     plan = make_plan(tmp_path, batch_rows=1024)
     whole = run_ranks(plan, 1)[0]
@@ -200,7 +200,7 @@ def test_a_checkpoint_that_the_driver_did_not_publish_changes_nothing(tmp_path):
 
 
 def test_a_checkpoint_of_another_config_is_not_used(tmp_path, monkeypatch):
-    monkeypatch.setattr("clam_dist.train.loop.CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr("clam_dist.train.state.CHECKPOINT_SECONDS", 0.0)
     plan = make_plan(tmp_path)
 
     def publish(event):

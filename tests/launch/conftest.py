@@ -1,0 +1,47 @@
+"""One small embedded cluster for all tests of the launcher."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import cloudpickle
+import psutil
+import pytest
+
+from clam_dist.launch import dask
+from clam_dist.launch.gang import Patience
+from clam_dist.launch.workers import DaskExecutor
+
+QUICK = Patience(
+    wait=20.0, settle=10.0, grace=3.0, rendezvous=30.0, collective=6.0, patient=12.0, max_restarts=2
+)
+
+
+@pytest.fixture(scope="session")
+def link() -> Iterator[dask.Link]:
+    """Two worker processes of one thread each."""
+    link = dask.embedded(2, 2**30, 1)
+    yield link
+    pids = [nanny.pid for nanny in link.cluster.workers.values()]
+    link.close()
+    assert not [pid for pid in pids if pid and psutil.pid_exists(pid)]
+
+
+@pytest.fixture
+def cluster(link: dask.Link) -> Iterator[DaskExecutor]:
+    """An executor on it, two workers at hand whatever the test before did to them."""
+    executor = DaskExecutor(link, patience=QUICK, on_event=None)
+    executor.wait_for_workers(2)
+    environment = dict(os.environ)
+    yield executor
+    assert dict(os.environ) == environment
+
+
+@pytest.fixture(autouse=True)
+def _functions_travel_by_value(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Workers cannot import test modules, so their functions are sent as code."""
+    module = request.module
+    cloudpickle.register_pickle_by_value(module)
+    yield
+    cloudpickle.unregister_pickle_by_value(module)

@@ -1,0 +1,192 @@
+"""Gloo between threads of this process: what is gathered, and how failures show."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from clam_dist.launch.collectives import GlooCollective, join, open_store
+from clam_dist.launch.seat import PeersLostError, Seat
+
+
+def run_ranks(
+    world: int,
+    function: Callable[[GlooCollective], Any],
+    *,
+    collective: float = 5.0,
+    patient: float = 5.0,
+    rendezvous: float = 5.0,
+    present: int | None = None,
+    wanted: Callable[[], bool] = lambda: True,
+) -> list[Any]:
+    """Results or exceptions of ``function`` on ``world`` ranks, of which ``present`` come."""
+    store = open_store("127.0.0.1")
+    attempt = uuid.uuid4().hex
+    results: list[Any] = [None] * world
+
+    def one(rank: int) -> None:
+        seat = Seat(
+            attempt=attempt,
+            rank=rank,
+            world_size=world,
+            worker=f"worker {rank}",
+            host="127.0.0.1",
+            threads=1,
+            rendezvous_seconds=rendezvous,
+            collective_seconds=collective,
+            patient_seconds=patient,
+        )
+        try:
+            joined = join(seat, store.address, send=lambda text: None, wanted=wanted)
+        except Exception as error:
+            results[rank] = error
+            return
+        try:
+            results[rank] = function(joined)
+        except Exception as error:
+            results[rank] = error
+        finally:
+            joined.close()
+
+    threads = [threading.Thread(target=one, args=(r,)) for r in range(present or world)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return results
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_rank_order_and_bits(world: int) -> None:
+    values = torch.randn(world, 5, 2, generator=torch.Generator().manual_seed(1))
+
+    def gather(collective: GlooCollective) -> torch.Tensor:
+        return collective.all_gather(values[collective.rank])
+
+    for result in run_ranks(world, gather):
+        assert torch.equal(result, values)
+
+
+def test_rank_zero_alone_may_take_its_time_before_it_broadcasts() -> None:
+    """The short limit is for all_gather; rank 0 may score or write before the others go on."""
+
+    def late(collective: GlooCollective) -> Any:
+        if collective.rank == 0:
+            time.sleep(1.5)
+        return collective.broadcast_object(["scored"])
+
+    assert run_ranks(2, late, collective=0.5) == [["scored"], ["scored"]]
+
+
+def test_a_peer_that_hangs_shows_after_the_limit() -> None:
+    began = time.monotonic()
+
+    def hang(collective: GlooCollective) -> None:
+        collective.all_gather(torch.zeros(1))
+        if collective.rank == 1:
+            time.sleep(2.5)
+        collective.all_gather(torch.zeros(1))
+
+    first, second = run_ranks(2, hang, collective=1.0)
+    assert isinstance(first, PeersLostError)
+    assert isinstance(second, PeersLostError)
+    assert "rank 0 of 2 lost its peers in all_gather: " in str(first)
+    assert time.monotonic() - began < 4
+
+
+def test_a_peer_that_leaves_shows_at_once() -> None:
+    ended: dict[int, float] = {}
+
+    def leave(collective: GlooCollective) -> None:
+        collective.all_gather(torch.zeros(1))
+        if collective.rank == 1:
+            time.sleep(0.2)
+            ended[1] = time.monotonic()
+            raise ValueError("my own fault")
+        try:
+            collective.all_gather(torch.zeros(1))
+        finally:
+            ended[0] = time.monotonic()
+
+    lost, own = run_ranks(2, leave)
+    assert isinstance(lost, PeersLostError)
+    assert isinstance(own, ValueError)
+    assert ended[0] - ended[1] < 1.0
+
+
+@pytest.mark.parametrize(
+    "other", [torch.zeros(3), torch.zeros(2, dtype=torch.float64), torch.zeros(1, 2)]
+)
+def test_tensors_that_differ_between_ranks_are_told_apart(other: torch.Tensor) -> None:
+    """Left to gloo, the whole process would end without an exception."""
+
+    def differ(collective: GlooCollective) -> torch.Tensor:
+        return collective.all_gather(other if collective.rank else torch.zeros(2))
+
+    for result in run_ranks(2, differ):
+        assert isinstance(result, RuntimeError)
+        assert not isinstance(result, PeersLostError)
+        assert "ranks ask for different tensors" in str(result)
+        assert str(tuple(other.shape)) in str(result)
+
+
+def test_a_rank_that_never_comes_is_named() -> None:
+    began = time.monotonic()
+    results = run_ranks(3, lambda collective: None, rendezvous=0.5, present=2)
+    for result in results[:2]:
+        assert isinstance(result, PeersLostError)
+        assert "waited 0 s for rank(s) 2 of 3" in str(result)
+    assert time.monotonic() - began < 3
+
+
+def test_a_driver_that_gave_up_ends_a_rank_that_waits() -> None:
+    began = time.monotonic()
+    results = run_ranks(2, lambda collective: None, present=1, wanted=lambda: False)
+    assert "the driver no longer wants attempt" in str(results[0])
+    assert time.monotonic() - began < 3
+
+
+def test_a_driver_that_gave_up_ends_a_rank_that_works() -> None:
+    """Ranks whose driver is gone would otherwise train on to the end together."""
+    wanted = threading.Event()
+    wanted.set()
+
+    def work(collective: GlooCollective) -> None:
+        began = time.monotonic()
+        while time.monotonic() - began < 10:
+            collective.all_gather(torch.zeros(1))
+            time.sleep(0.01)
+            if time.monotonic() - began > 0.3:
+                wanted.clear()
+
+    began = time.monotonic()
+    for result in run_ranks(2, work, wanted=wanted.is_set):
+        assert isinstance(result, PeersLostError)
+    assert time.monotonic() - began < 5
+
+
+def test_a_store_that_nobody_serves() -> None:
+    store = open_store("127.0.0.1")
+    address = store.address
+    del store
+    seat = Seat("a", 1, 2, "worker 1", "127.0.0.1", 1, 1.0, 1.0, 1.0)
+    with pytest.raises(PeersLostError, match=rf"worker 1 .* 127\.0\.0\.1:{address[1]}"):
+        join(seat, address, send=lambda text: None, wanted=lambda: True)
+
+
+def test_the_store_listens_on_the_given_interface_only() -> None:
+    import psutil
+
+    store = open_store("127.0.0.1")
+    bound = {
+        c.laddr.ip
+        for c in psutil.Process().net_connections("tcp")
+        if c.status == psutil.CONN_LISTEN and c.laddr.port == store.address[1]
+    }
+    assert bound == {"127.0.0.1"}

@@ -9,8 +9,9 @@ import numpy as np
 from clam_dist.evaluation.agreement import ari, nmi
 from clam_dist.evaluation.estimate import silhouette_bands
 from clam_dist.evaluation.scores import AssignSums, cluster_profile
-from clam_dist.stages.assign import SCORES_FILE, SUMS_FILE, load_scores
+from clam_dist.stages.assign import SUMS_FILE
 from clam_dist.stages.context import Context, StageResult, strictly
+from clam_dist.stages.scoring import SCORES_FILE, load_scores
 
 
 def read_sums(context: Context) -> AssignSums:

@@ -13,9 +13,9 @@ from clam_dist import __version__
 from clam_dist.assign import Labeller
 from clam_dist.models.bundle import save_bundle
 from clam_dist.reporting.report import write_report
-from clam_dist.stages.assign import assignment_of
 from clam_dist.stages.context import STAGE_NAMES, Context, StageResult
 from clam_dist.stages.evaluate import read_sums
+from clam_dist.stages.scoring import assignment_of
 from clam_dist.stages.train import read_result
 
 PACKAGES = ("torch", "numpy", "pyarrow", "dask", "distributed", "scikit-learn", "xarray", "prefect")

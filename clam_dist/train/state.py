@@ -85,7 +85,9 @@ class TrainState:
         """Begin at the plan's start, or where the published checkpoint of this plan stands."""
         loaded = load_checkpoint(self.plan.folder, self.plan.digest)
         if loaded is None:
-            self.groups = [self._group(members) for members in group_members(self.plan.members)]
+            rows = min(self.plan.search_batch_rows, self.plan.batch_rows)
+            groups = group_members(self.plan.members, rows)
+            self.groups = [self._group(members) for members in groups]
             return
         tensors, state = loaded
         for name in COUNTERS:

@@ -21,7 +21,9 @@ QUICK = Patience(
 @pytest.fixture(scope="session")
 def link() -> Iterator[dask.Link]:
     """Two worker processes of one thread each."""
+    environment = dict(os.environ)
     link = dask.embedded(2, 2**30, 1)
+    assert dict(os.environ) == environment, "nannies set OMP_NUM_THREADS and more"
     yield link
     pids = [nanny.pid for nanny in link.cluster.workers.values()]
     link.close()
@@ -29,13 +31,11 @@ def link() -> Iterator[dask.Link]:
 
 
 @pytest.fixture
-def cluster(link: dask.Link) -> Iterator[DaskExecutor]:
+def cluster(link: dask.Link) -> DaskExecutor:
     """An executor on it, two workers at hand whatever the test before did to them."""
     executor = DaskExecutor(link, patience=QUICK, on_event=None)
     executor.wait_for_workers(2)
-    environment = dict(os.environ)
-    yield executor
-    assert dict(os.environ) == environment
+    return executor
 
 
 @pytest.fixture(autouse=True)

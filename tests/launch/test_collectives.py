@@ -43,7 +43,7 @@ def run_ranks(
             patient_seconds=patient,
         )
         try:
-            joined = join(seat, store.address, send=lambda text: None, wanted=wanted)
+            joined = join(seat, store.address, send=print, wanted=wanted)
         except Exception as error:
             results[rank] = error
             return
@@ -138,7 +138,7 @@ def test_tensors_that_differ_between_ranks_are_told_apart(other: torch.Tensor) -
 
 def test_a_rank_that_never_comes_is_named() -> None:
     began = time.monotonic()
-    results = run_ranks(3, lambda collective: None, rendezvous=0.5, present=2)
+    results = run_ranks(3, GlooCollective.barrier, rendezvous=0.5, present=2)
     for result in results[:2]:
         assert isinstance(result, PeersLostError)
         assert "waited 0 s for rank(s) 2 of 3" in str(result)
@@ -147,7 +147,7 @@ def test_a_rank_that_never_comes_is_named() -> None:
 
 def test_a_driver_that_gave_up_ends_a_rank_that_waits() -> None:
     began = time.monotonic()
-    results = run_ranks(2, lambda collective: None, present=1, wanted=lambda: False)
+    results = run_ranks(2, GlooCollective.barrier, present=1, wanted=lambda: False)
     assert "the driver no longer wants attempt" in str(results[0])
     assert time.monotonic() - began < 3
 
@@ -177,7 +177,7 @@ def test_a_store_that_nobody_serves() -> None:
     del store
     seat = Seat("a", 1, 2, "worker 1", "127.0.0.1", 1, 1.0, 1.0, 1.0)
     with pytest.raises(PeersLostError, match=rf"worker 1 .* 127\.0\.0\.1:{address[1]}"):
-        join(seat, address, send=lambda text: None, wanted=lambda: True)
+        join(seat, address, send=print, wanted=lambda: True)
 
 
 def test_the_store_listens_on_the_given_interface_only() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -64,7 +63,7 @@ def test_map_twice(executor: Executor) -> None:
 def test_map_raises_unchanged_after_what_came_before(executor: Executor) -> None:
     results = executor.map(broken, [0, 1, 2, 3, 4, 5])
     assert [next(results) for _ in range(3)] == [0, 1, 2]
-    with pytest.raises(DataError, match="^file 'a.parquet', row group 3: broken page$") as caught:
+    with pytest.raises(DataError, match=r"^file 'a\.parquet', row group 3: broken page$") as caught:
         next(results)
     assert type(caught.value) is DataError
     assert caught.value.exit_code == 3
@@ -161,7 +160,7 @@ def raising(collective: Collective, payload: int) -> int:
 
 def test_gang_raises_what_a_rank_raises(executor: Executor) -> None:
     began = time.monotonic()
-    with pytest.raises(DataError, match="^column 'x': infinite in row 7$"):
+    with pytest.raises(DataError, match=r"^column 'x': infinite in row 7$"):
         executor.gang(raising, executor.workers - 1)
     assert time.monotonic() - began < 5, "peers are woken, not left to their time limit"
     assert len(executor.gang(talk, {"k": 3})) == executor.workers
@@ -186,18 +185,18 @@ def test_logs_of_workers_reach_the_driver(link: dask.Link) -> None:
     told = sorted((event["message"], event["level"]) for event in events)
     assert told == [(f"file {item} is odd", "WARNING") for item in range(3)]
     assert {event["worker"] for event in events} <= set(link.workers())
-    executor.gang(log_in_rank, None)
+    executor.gang(log_in_rank, "begins")
     assert {event["message"] for event in events[3:]} == {"rank 0 begins", "rank 1 begins"}
 
 
-def log_in_rank(collective: Collective, payload: None) -> None:
-    logging.getLogger("clam_dist.train").info("rank %d begins", collective.rank)
+def log_in_rank(collective: Collective, payload: str) -> None:
+    logging.getLogger("clam_dist.train").info("rank %d %s", collective.rank, payload)
 
 
 @pytest.fixture(scope="module")
-def gathered() -> Iterator[torch.Tensor]:
+def gathered() -> torch.Tensor:
     generator = torch.Generator().manual_seed(5)
-    yield torch.randn(64, 7, generator=generator, dtype=torch.float64)
+    return torch.randn(64, 7, generator=generator, dtype=torch.float64)
 
 
 def sum_of_lanes(collective: Collective, lanes: torch.Tensor) -> list[float]:

@@ -1,6 +1,6 @@
 """The sweep as a plain list, and its groups."""
 
-from clam_dist.train.members import AUTO_SCALES, MEMBERS_IN_GROUP, group_members, plan_members
+from clam_dist.train.members import AUTO_SCALES, group_members, plan_members
 
 
 def plan(**changes):
@@ -38,8 +38,9 @@ def test_lists_multiply_and_mask_rates_do_not_touch_the_unmasked():
 
 def test_groups_hold_equal_settings_and_every_member_once():
     members = plan(n_clusters=[3, 5])
-    groups = group_members(members)
+    groups = group_members(members, 1024)
     assert sorted(m.index for g in groups for m in g) == [m.index for m in members]
     for group in groups:
-        assert len(group) <= MEMBERS_IN_GROUP
+        assert len(group) <= 16
         assert len({(m.n_clusters, m.steps, m.objective, m.mask_rate) for m in group}) == 1
+    assert len(group_members(members, 8)) == 4  # few rows: all of one setting go together

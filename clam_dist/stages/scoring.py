@@ -1,0 +1,227 @@
+"""What silhouettes are measured against: references of each cluster, or all rows, from shards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from clam_dist.assign import Assignment, Labeller
+from clam_dist.data.files import published
+from clam_dist.data.sampling import row_hash
+from clam_dist.data.shards import ShardFile
+from clam_dist.evaluation.distances import DistanceSums, distance_sums
+from clam_dist.evaluation.estimate import QueryScores
+from clam_dist.evaluation.moments import filled
+from clam_dist.evaluation.queries import score_sums
+from clam_dist.evaluation.references import (
+    ReferenceCollector,
+    References,
+    auto_references,
+    reference_sizes,
+)
+from clam_dist.stages.context import Context
+
+COLLECT_TASKS = 16
+"""Runs of shards that references are collected from: few, for each brings its own candidates."""
+BLOCK_ROWS = 65_536
+SCORES_FILE = "scores.npz"
+
+Block = tuple[np.ndarray, np.ndarray, "np.ndarray | None"]
+
+
+def assignment_of(context: Context) -> Assignment:
+    """The trained model, as the manifests know it."""
+    train = context.data("train")
+    return Assignment(
+        path=str(context.work / train["model"]),
+        settings=train["settings"],
+        member=train["winner"],
+        device=train["device"],
+    )
+
+
+def load_scores(path: Path) -> QueryScores:
+    """The queries' scores as this stage saved them."""
+    with np.load(path) as arrays:
+        return QueryScores(**{name: arrays[name] for name in _SCORE_FIELDS})
+
+
+def save_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
+    """Save arrays as ``.npz`` without pickle."""
+    np.savez(path, allow_pickle=False, **arrays)
+
+
+_SCORE_FIELDS = ("rows", "labels", "weight", "silhouette", "replicates")
+
+
+def save_scores(path: Path, scores: QueryScores) -> None:
+    """Save scores as plain arrays."""
+    save_arrays(path, {name: getattr(scores, name) for name in _SCORE_FIELDS})
+
+
+@dataclass(frozen=True)
+class Queries:
+    """The rows to score, in order of global row."""
+
+    rows: np.ndarray
+    x: np.ndarray
+    weight: np.ndarray | None
+
+
+def sorted_queries(context: Context, folder: Path) -> Queries:
+    """The rows that the shards stage drew to be scored; their numbers go to ``queries.npy``."""
+    shards = context.shards_folder
+    rows = np.load(shards / "query.rows.npy")
+    order = np.argsort(rows)
+    weighted = context.config.source.weight is not None
+    weight = np.load(shards / "query.w.npy")[order] if weighted else None
+    np.save(folder / "queries.npy", rows[order])
+    return Queries(rows[order], np.load(shards / "query.x.npy")[order], weight)
+
+
+def find_references(context: Context) -> tuple[References, int | None]:
+    """Rows of each cluster to measure against, and how many; None where all rows are."""
+    asked = context.config.evaluate.references
+    k = int(context.data("train")["winner"]["n_clusters"])
+    n_rows = sum(shard.rows for shard in context.shards)
+    each = auto_references(n_rows, k) if asked == "auto" else None if asked == "all" else asked
+    shards = [shard for shard in context.shards if shard.rows]
+    size = -(-len(shards) // COLLECT_TASKS)
+    runs = [shards[first : first + size] for first in range(0, len(shards), size)]
+    task = partial(
+        collect_references,
+        assignment=assignment_of(context),
+        folder=str(context.shards_folder),
+        weighted=context.config.source.weight is not None,
+        # With all rows as references only the moments are wanted of this pass.
+        per_cluster=2 if each is None else int(each),
+        seed=context.config.seed,
+        typical=_typical_distances(context),
+    )
+    collector: ReferenceCollector | None = None
+    for part in context.executor.map(task, runs):
+        if collector is None:
+            collector = part
+        else:
+            collector.merge(part)
+    assert collector is not None  # a source has rows, and train refuses one without values
+    return collector.finish(), None if each is None else int(each)
+
+
+def read_shard(shard: ShardFile, folder: str, weighted: bool) -> Iterator[Block]:
+    """Yield ``(x, rows, weight)`` of a shard in blocks; a shard is small enough to read whole."""
+    base = Path(folder)
+    x = np.load(base / shard.path)
+    rows = np.load(base / shard.sibling("rows"))
+    weight = np.load(base / shard.sibling("w")) if weighted else None
+    for first in range(0, len(x), BLOCK_ROWS):
+        part = slice(first, first + BLOCK_ROWS)
+        yield x[part], rows[part], None if weight is None else weight[part]
+
+
+def collect_references(
+    shards: Sequence[ShardFile],
+    *,
+    assignment: Assignment,
+    folder: str,
+    weighted: bool,
+    per_cluster: int,
+    seed: int,
+    typical: np.ndarray,
+) -> ReferenceCollector:
+    """Label a run of shards; keep each cluster's exact moments and its references.
+
+    ``typical`` ``(k,)`` float64 is the mean distance in each cluster: far rows are drawn surely.
+    """
+    labeller = Labeller(assignment)
+    width = len(assignment.settings["mask_value"])
+    collector = ReferenceCollector(assignment.n_clusters, width, per_cluster)
+    for shard in shards:
+        for x, rows, weight in read_shard(shard, folder, weighted):
+            labels, distances = labeller.label(x)
+            sizes = reference_sizes(distances, labels, typical)
+            collector.update(x, labels, _hashes(seed, rows), rows, weight, sizes)
+    return collector
+
+
+def _typical_distances(context: Context) -> np.ndarray:
+    """Mean distance to the prototype in each cluster of the sample, ``(k,)``; 0 where empty."""
+    assignment = assignment_of(context)
+    labels, distances = Labeller(assignment).label(np.load(context.shards_folder / "sample.x.npy"))
+    seen = labels >= 0
+    totals = np.bincount(labels[seen], distances[seen], assignment.n_clusters)
+    counts = np.bincount(labels[seen], minlength=assignment.n_clusters)
+    return totals / np.maximum(counts, 1)
+
+
+def _hashes(seed: int, rows: np.ndarray) -> np.ndarray:
+    """Hashes of global rows: those of the whole range they span, picked."""
+    first = int(rows.min())
+    spanned = row_hash(seed, "reference", "", first, int(rows.max()) - first + 1)
+    return spanned[rows - first]
+
+
+def score_exactly(context: Context, folder: Path, queries: Queries, references: References) -> Path:
+    """Measure every query against all rows, shard by shard, before the labels are written."""
+    assignment = assignment_of(context)
+    x = filled(queries.x)
+    labels, _ = Labeller(assignment).label(queries.x)
+    save_arrays(folder / "query-rows.npz", {"x": x, "rows": queries.rows})
+    shards = [shard for shard in context.shards if shard.rows]
+    task = partial(
+        measure_against_shard,
+        assignment=assignment,
+        folder=str(context.shards_folder),
+        queries=str(folder / "query-rows.npz"),
+        weighted=queries.weight is not None,
+        seed=context.config.seed,
+    )
+    total: DistanceSums | None = None
+    parts = context.executor.map(task, shards)
+    for part in context.track("assign", parts, [shard.rows for shard in shards]):
+        total = part if total is None else total.merge(part)
+    assert total is not None  # as above
+    scores = score_sums(x, labels, queries.rows, total, references, queries.weight)
+    save_scores(folder / SCORES_FILE, scores)
+    if context.config.evaluate.references == "all":
+        _write_silhouettes(context.output / "evaluation" / "silhouette.parquet", scores)
+    return folder / SCORES_FILE
+
+
+def measure_against_shard(
+    shard: ShardFile,
+    *,
+    assignment: Assignment,
+    folder: str,
+    queries: str,
+    weighted: bool,
+    seed: int,
+) -> DistanceSums:
+    """Sums of distances from every query to the rows of one shard, by cluster."""
+    labeller = Labeller(assignment)
+    collector = ReferenceCollector(
+        assignment.n_clusters, len(assignment.settings["mask_value"]), None
+    )
+    for x, rows, weight in read_shard(shard, folder, weighted):
+        labels, _ = labeller.label(x)
+        collector.update(x, labels, _hashes(seed, rows), rows, weight)
+    with np.load(queries) as arrays:
+        return distance_sums(arrays["x"], arrays["rows"], collector.finish())
+
+
+def _write_silhouettes(path: Path, scores: QueryScores) -> None:
+    table = pa.table(
+        {
+            "row": pa.array(scores.rows, pa.int64()),
+            "cluster": pa.array(scores.labels, pa.int32()),
+            "silhouette": pa.array(scores.silhouette, pa.float32()),
+        }
+    )
+    with published(str(path)) as temporary:
+        pq.write_table(table, temporary)

@@ -149,7 +149,10 @@ def summary(metrics: dict[str, Any], output: str | Path) -> list[str]:
             f"({silhouette['metric']}, {silhouette['rows']:,} rows sampled)"
         )
     lines.append(f"{metrics['seconds']['total']:.1f} s")
-    lines += [f"{name}: {Path(output, name)}" for name in ("labels", "report.html", "metrics.json")]
+    names = ("labels", "report.html", "metrics.json")
+    lines += [
+        f"{name}: {Path(output, name)}" for name in names if name != "report.html" or silhouette
+    ]
     return lines
 
 
@@ -184,6 +187,50 @@ def demo_data(
     done = write_demo(name, path, rows=rows, seed=seed)
     with results_on_stdout():
         print(f"{done.path}: {done.rows:,} rows{'' if done.written else ' (there already)'}")
+
+
+@_command
+def assign(
+    model: Annotated[
+        Path, typer.Option("--model", metavar="DIR", help="The model/ folder of a finished run.")
+    ],
+    source: Annotated[
+        str, typer.Option("--source", metavar="URI", help="A Parquet file, folder or glob.")
+    ],
+    output: Annotated[
+        str, typer.Option("--output", metavar="URI", help="Folder that labels/ goes to.")
+    ],
+    set_: Overrides = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace an output that something else has filled.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Label another source with a finished run's model, without training.
+
+    \b
+    Examples:
+      clam-dist assign --model runs/customers/model --source data/new/ --output runs/new
+      clam-dist assign --model m --source s.parquet --output o --set source.keep=[customer_id]
+
+    Only keys under source, cluster and work may be set.
+    """
+    from clam_dist.config import load_config
+
+    given = [f"source.uri={json.dumps(source)}", f"output.uri={json.dumps(output)}"]
+    settings = load_config(None, [*given, "model.n_clusters=2", *(set_ or [])])
+
+    from clam_dist.reporting.display import ConsoleDisplay
+    from clam_dist.stages.apply import apply_model, check_overrides
+
+    check_overrides(set_ or [])
+    with ConsoleDisplay() as display:
+        metrics = apply_model(model, settings, force=force, on_event=display)
+    with results_on_stdout():
+        if as_json:
+            print(json.dumps(metrics, indent=1))
+        else:
+            print("\n".join(summary(metrics, output)))
 
 
 @_command

@@ -140,11 +140,12 @@ class GlooCollective(_Reports):
     def all_gather(self, tensor: torch.Tensor) -> torch.Tensor:
         """Every rank's tensor in rank order, ``(W, *tensor.shape)``, on the same device."""
         self._agree("all_gather", tensor)
+        if not tensor.numel():
+            return tensor.new_empty((self.world_size, *tensor.shape))
         mine = _as_bytes(tensor)
         # (W, bytes): gloo fills the rows in place; bytes, for it does not know every dtype
         gathered = torch.empty((self.world_size, mine.numel()), dtype=torch.uint8)
-        if mine.numel():
-            self._gather("all_gather", gathered, mine, self._seat.collective_seconds)
+        self._gather("all_gather", gathered, mine, self._seat.collective_seconds)
         # (W, bytes) -> (W, values) -> (W, *shape)
         shaped = gathered.view(tensor.dtype).reshape(self.world_size, *tensor.shape)
         return shaped.to(tensor.device)
@@ -152,9 +153,10 @@ class GlooCollective(_Reports):
     def broadcast(self, tensor: torch.Tensor) -> torch.Tensor:
         """Rank 0's tensor on every rank, a new tensor on the same device."""
         self._agree("broadcast", tensor)
+        if not tensor.numel():
+            return tensor.detach().clone()
         copy = _as_bytes(tensor).clone()
-        if copy.numel():
-            self._broadcast("broadcast", copy)
+        self._broadcast("broadcast", copy)
         return copy.view(tensor.dtype).reshape(tensor.shape).to(tensor.device)
 
     def broadcast_object(self, value: Any) -> Any:

@@ -147,13 +147,11 @@ class Link:
             self._lock = Lock(GANG_LOCK, scheduler_rpc=self.client.scheduler, loop=self.client.loop)
         return self._lock
 
-    def renew(self, worker: str) -> bool:
+    def renew(self, worker: str) -> None:
         """Kill an embedded worker, whatever it does; its nanny starts another."""
         for nanny in self.cluster.workers.values() if self.nannies else ():
             if nanny.worker_address == worker and nanny.pid is not None:
                 os.kill(nanny.pid, signal.SIGKILL)
-                return True
-        return False
 
     def why_lost(self, worker: str) -> str:
         """What the nannies last said, for an embedded worker; otherwise nothing is known."""

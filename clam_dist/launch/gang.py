@@ -82,8 +82,8 @@ class Pool(Protocol):
         """What ranks sent since the last call; waits up to ``seconds`` for something to happen."""
         ...
 
-    def renew(self, worker: str) -> bool:
-        """Kill and replace a worker that no longer answers; False when it is not ours to kill."""
+    def renew(self, worker: str) -> None:
+        """Kill and replace a worker that no longer answers, where it is ours to kill."""
         ...
 
     def seat_details(self, worker: str) -> tuple[str, int]:
@@ -173,9 +173,9 @@ def run_gang(
         if attempt.done:
             return [attempt.outcomes[rank] for rank in range(len(attempt.seats))]
         for rank in attempt.pending:
-            worker = attempt.seats[rank].worker
-            if not pool.renew(worker):
-                aside.add(worker)
+            # Replaced, a worker has a new address; not replaced, it still hangs.
+            pool.renew(attempt.seats[rank].worker)
+            aside.add(attempt.seats[rank].worker)
         raise_if_its_own(attempt)
         cause = describe_failure(attempt)
         if restart < patience.max_restarts:

@@ -216,9 +216,9 @@ class DaskExecutor:
                 self._on_event(json.loads(message["event"]))
         return [message for message in heard if message["kind"] not in ("log", "wake")]
 
-    def renew(self, worker: str) -> bool:
+    def renew(self, worker: str) -> None:
         """Kill and replace a worker of an embedded cluster."""
-        return self._link.renew(worker)
+        self._link.renew(worker)
 
     def seat_details(self, worker: str) -> tuple[str, int]:
         """Host and compute threads of a worker."""

@@ -46,6 +46,8 @@ def write_bundle(context: Context) -> None:
             "kind": assignment.settings["kind"],
             "step_size": assignment.settings["step_size"],
             "missing": context.config.prepare.missing,
+            # What missing values become where prepare.missing is mean, in original units.
+            "fill": [_plain(value) for value in context.statistics.mean],
             "version": __version__,
         },
         schema=context.schema.to_json(),

@@ -91,11 +91,10 @@ class PretendPool:
         box, self.box = self.box, []
         return box
 
-    def renew(self, worker: str) -> bool:
+    def renew(self, worker: str) -> None:
         self.renewed.append(worker)
         if self.ours:
             self.alive[self.alive.index(worker)] = worker + "+"
-        return self.ours
 
     def seat_details(self, worker: str) -> tuple[str, int]:
         return f"host of {worker}", 3

@@ -41,6 +41,6 @@ def test_groups_hold_equal_settings_and_every_member_once():
     groups = group_members(members, 1024)
     assert sorted(m.index for g in groups for m in g) == [m.index for m in members]
     for group in groups:
-        assert len(group) <= 16
+        assert len(group) <= max(16, 65_536 // (group[0].n_clusters * 1024))
         assert len({(m.n_clusters, m.steps, m.objective, m.mask_rate) for m in group}) == 1
-    assert len(group_members(members, 8)) == 4  # few rows: all of one setting go together
+    assert len(group_members(members, 8)) < len(groups)  # few rows: more of a setting go together

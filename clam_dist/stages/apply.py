@@ -1,0 +1,216 @@
+"""A finished model applied to another source: labels in the same form, with no training."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import time
+import uuid
+from collections.abc import Callable
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.torch import save_file
+
+from clam_dist.assign import Assignment
+from clam_dist.config import Config
+from clam_dist.data.features import FeatureSchema
+from clam_dist.data.parquet import open_parquet
+from clam_dist.data.source import Source
+from clam_dist.data.statistics import Scaling
+from clam_dist.errors import ConfigError, DataError
+from clam_dist.evaluation.agreement import ari, nmi
+from clam_dist.executor import Event
+from clam_dist.launch import make_executor
+from clam_dist.manifests import write_json
+from clam_dist.models.bundle import Bundle, load_bundle
+from clam_dist.ownership import claim
+from clam_dist.stages.assign import label_files
+from clam_dist.stages.context import Context, strictly
+from clam_dist.stages.labels import LabelPlan
+
+
+def apply_model(
+    model: str | Path,
+    config: Config,
+    *,
+    force: bool = False,
+    on_event: Callable[[Event], None] | None = None,
+) -> dict[str, Any]:
+    """Label a source with a model that another run left; write ``labels/`` and ``metrics.json``.
+
+    Parameters
+    ----------
+    model
+        The ``model/`` folder of a finished run.
+    config
+        Its ``source``, ``cluster``, ``work`` and ``output`` sections are used.
+    force
+        Replace an output that another model or source has filled.
+    on_event
+        Takes the run's events.
+
+    Returns
+    -------
+    dict
+        ``n_rows, n_features, n_clusters, n_used, cluster_sizes, unlabelled_rows, inertia,
+        mean_distance, seconds`` and, with a label column, ``nmi`` and ``ari``.
+
+    Raises
+    ------
+    ConfigError
+        There is no model, or the output folder is not to be used.
+    DataError
+        The source lacks a feature of the model or has it in another form.
+    """
+    began = time.monotonic()
+    bundle = load_bundle(model)
+    print_of_model = _fingerprint(bundle)
+    record = config.result_dict() | {"model": {"fingerprint": print_of_model}}
+    digest = hashlib.sha256(f"{config.run_digest()}{print_of_model}".encode()).hexdigest()
+    with claim(
+        config.output.uri,
+        run_id=uuid.uuid4().hex[:12],
+        digest=digest,
+        config_public=record,
+        force=force,
+    ) as held:
+        context = Context(
+            config=config,
+            output=held.output.absolute(),
+            work=Path(config.work_folder()).absolute(),
+            make_executor=make_executor,
+            on_event=on_event or _ignore,
+        )
+        if held.already_done:
+            return _metrics_on_disk(held.output)
+        try:
+            metrics = _label_all(context, bundle)
+        finally:
+            peaks = context.close()
+        metrics["seconds"] = {"total": time.monotonic() - began}
+        metrics["peak_rss_bytes"] = peaks
+        write_json(held.output / "metrics.json", strictly(metrics))
+        held.succeed()
+        shutil.rmtree(context.work)
+    return metrics
+
+
+def _ignore(event: Event) -> None:
+    del event
+
+
+def _metrics_on_disk(output: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((output / "metrics.json").read_text(encoding="utf-8"))
+    return found
+
+
+def _label_all(context: Context, bundle: Bundle) -> dict[str, Any]:
+    config, options = context.config, context.storage_options
+    source = open_parquet(config.source.uri, options)
+    schema = FeatureSchema.from_json(bundle.schema)
+    check_features(source, schema)
+    context.size = (source.n_rows, schema.width)
+    folder = context.work / "assign"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    labels = context.output / "labels"
+    shutil.rmtree(labels, ignore_errors=True)
+    save_file(bundle.parameters, folder / "model.safetensors")
+    np.save(folder / "queries.npy", np.empty(0, np.int64))
+    settings = bundle.settings
+    assignment = Assignment(
+        path=str(folder / "model.safetensors"),
+        settings={
+            "kind": settings["kind"],
+            "step_size": settings["step_size"],
+            "mask_value": bundle.dataset["mask_value"].values.tolist(),
+            "seed": 0,  # keys the masks of training, which labelling does not draw
+        },
+        member=settings,
+    )
+    plan = LabelPlan(
+        source=source,
+        schema=schema,
+        scaling=Scaling.from_json(bundle.scaling),
+        assignment=assignment,
+        missing=settings["missing"],
+        fill=np.asarray(settings["fill"], dtype=np.float64),
+        weight=config.source.weight,
+        label=config.source.label,
+        keep=tuple(config.source.keep),
+        queries=str(folder / "queries.npy"),
+        references=None,
+        scored=None,
+        storage_options=options,
+    )
+    sums, _ = label_files(context, plan, labels, folder / "parts")
+    weight = float(sums.weight.sum())
+    metrics: dict[str, Any] = {
+        "n_rows": source.n_rows,
+        "n_features": schema.width,
+        "n_clusters": assignment.n_clusters,
+        "n_used": sums.n_used,
+        "cluster_sizes": sums.count.tolist(),
+        "unlabelled_rows": sums.unlabelled,
+        "inertia": sums.inertia,
+        "mean_distance": float(sums.distance.sum() / weight) if weight > 0 else None,
+    }
+    if config.source.label is not None:
+        table = sums.contingency()
+        metrics |= {"nmi": nmi(table), "ari": ari(table)}
+    return metrics
+
+
+def check_features(source: Source, schema: FeatureSchema) -> None:
+    """Make sure that the source has every feature of a model, in the same form.
+
+    Raises
+    ------
+    DataError
+        Naming every column that is missing or of another kind.
+    """
+    columns = {column.name: column for column in source.columns}
+    problems = []
+    for feature in schema.features:
+        column = columns.get(feature.column)
+        if column is None:
+            near = get_close_matches(feature.column, columns, 1)
+            hint = f"; the nearest is '{near[0]}'" if near else ""
+            problems.append(f"column '{feature.column}' is missing{hint}")
+        elif column.kind != feature.kind:
+            problems.append(f"column '{column.name}' is {column.kind}, not {feature.kind}")
+        elif column.width is not None and column.width != feature.width:
+            problems.append(
+                f"column '{column.name}' has {column.width} numbers a row, not {feature.width}"
+            )
+    if problems:
+        raise DataError(
+            f"source.uri: '{source.uri}' does not fit the model: {'; '.join(problems)}. Rename "
+            "or add the columns, or train a model on this source."
+        )
+
+
+def _fingerprint(bundle: Bundle) -> str:
+    digest = hashlib.sha256(repr(sorted(bundle.settings.items())).encode())
+    for name in ("prototypes", "center", "scale", "mask_value"):
+        digest.update(np.ascontiguousarray(bundle.dataset[name].values).tobytes())
+    return digest.hexdigest()[:16]
+
+
+def check_overrides(overrides: list[str]) -> None:
+    """Refuse settings that labelling with a finished model does not use.
+
+    Raises
+    ------
+    ConfigError
+        Naming the first key outside ``source``, ``cluster`` and ``work``.
+    """
+    for override in overrides:
+        if override.partition(".")[0] not in ("source", "cluster", "work"):
+            raise ConfigError(
+                f"--set {override}: assign takes only keys under source, cluster and work"
+            )

@@ -149,10 +149,9 @@ def summary(metrics: dict[str, Any], output: str | Path) -> list[str]:
             f"({silhouette['metric']}, {silhouette['rows']:,} rows sampled)"
         )
     lines.append(f"{metrics['seconds']['total']:.1f} s")
-    names = ("labels", "report.html", "metrics.json")
-    lines += [
-        f"{name}: {Path(output, name)}" for name in names if name != "report.html" or silhouette
-    ]
+    # Labelling with a finished model leaves no report.
+    names = ("labels", *(["report.html"] if "loss" in metrics else []), "metrics.json")
+    lines += [f"{name}: {Path(output, name)}" for name in names]
     return lines
 
 

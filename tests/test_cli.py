@@ -30,6 +30,7 @@ METRICS = {
         "rows": 1000,
         "metric": "euclidean",
     },
+    "loss": 0.5,
     "seconds": {"total": 12.34},
 }
 

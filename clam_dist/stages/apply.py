@@ -8,6 +8,7 @@ import shutil
 import time
 import uuid
 from collections.abc import Callable
+from datetime import datetime
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,7 @@ def apply_model(
         The source lacks a feature of the model or has it in another form.
     """
     began = time.monotonic()
+    config = config.resolve_templates(datetime.now())
     bundle = load_bundle(model)
     print_of_model = _fingerprint(bundle)
     record = config.result_dict() | {"model": {"fingerprint": print_of_model}}

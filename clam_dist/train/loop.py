@@ -18,7 +18,7 @@ import torch
 from clam_dist.data.reader import ShardFile, ShardReader
 from clam_dist.executor import Collective
 from clam_dist.train.plan import SEARCH_QUERIES, Segment, TrainPlan
-from clam_dist.train.reduction import owned_lanes
+from clam_dist.train.reduction import lanes_to_read
 from clam_dist.train.reseeding import reseed
 from clam_dist.train.result import score_candidates, write_result
 from clam_dist.train.schedule import ROUND_STEPS
@@ -104,7 +104,7 @@ def _reader(state: TrainState, phase: str) -> ShardReader:
         files,
         width=plan.width,
         lanes=lanes,
-        owned=owned_lanes(lanes, state.collective.rank, state.collective.world_size),
+        owned=lanes_to_read(lanes, state.collective.rank, state.collective.world_size),
         batch_rows=_batch_rows(plan, phase),
         seed=plan.seed,
         weighted=plan.weighted,
@@ -189,7 +189,7 @@ def _validate(state: TrainState) -> list[np.ndarray]:
     """Each group's validation losses ``(P,)`` a loss entry, float64."""
     lanes = lanes_of_rows(min(state.plan.sample_rows, VALIDATION_ROWS))
     batches = []
-    for lane in owned_lanes(lanes, state.collective.rank, state.collective.world_size):
+    for lane in lanes_to_read(lanes, state.collective.rank, state.collective.world_size):
         rows = slice_of_lane(min(state.plan.sample_rows, VALIDATION_ROWS), lanes, lane)
         weight = None if state.sample_weight is None else state.sample_weight[rows]
         batches.append((lane, np.array(state.sample[rows]), weight))

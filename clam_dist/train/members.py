@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
@@ -121,5 +122,7 @@ def group_members(members: Sequence[Member], rows: int) -> list[list[Member]]:
     cut: list[list[Member]] = []
     for group in groups.values():
         most = max(LEAST_IN_GROUP, ELEMENTS_IN_PRODUCT // (group[0].n_clusters * rows))
-        cut += [group[first : first + most] for first in range(0, len(group), most)]
+        parts = -(-len(group) // most)
+        bounds = [part * len(group) // parts for part in range(parts + 1)]
+        cut += [group[start:stop] for start, stop in itertools.pairwise(bounds)]
     return cut

@@ -27,6 +27,11 @@ def owned_lanes(lanes: int, rank: int, world_size: int) -> range:
     return range(rank * lanes // world_size, (rank + 1) * lanes // world_size)
 
 
+def lanes_to_read(lanes: int, rank: int, world_size: int) -> range:
+    """Lanes whose rows a rank needs: its own, or the only one where ranks share out members."""
+    return range(1) if lanes == 1 else owned_lanes(lanes, rank, world_size)
+
+
 def subtree_roots(start: int, stop: int) -> list[Node]:
     """The fewest whole subtrees that cover the lanes ``[start, stop)``, in order."""
     nodes = []

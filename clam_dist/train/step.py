@@ -48,7 +48,12 @@ def batch_sums(
     prepared = {
         lane: _prepare(x, weight, has_missing, device) for lane, x, weight in batches if len(x)
     }
-    pairs = list(product(prepared, range(len(groups))))
+    shared = lanes == 1 and collective.world_size > 1
+    if shared:  # one micro-batch: not lanes but groups are shared out
+        rank, world_size = collective.rank, collective.world_size
+        pairs = [(0, g) for g in range(len(groups)) if g % world_size == rank and prepared]
+    else:
+        pairs = list(product(prepared, range(len(groups))))
 
     def compute(pair: tuple[int, int]) -> torch.Tensor:
         lane, position = pair
@@ -57,6 +62,8 @@ def batch_sums(
     values = pool.map(compute, pairs) if pool is not None else map(compute, pairs)
     by_pair = dict(zip(pairs, values, strict=True))
     lengths = [group.length for group in groups]
+    if shared:
+        return _gather_groups(by_pair, lengths, device, collective)
     zero = torch.zeros(sum(lengths), dtype=torch.float64, device=device)
     flat = {
         lane: torch.cat([by_pair[lane, position] for position in range(len(groups))])
@@ -65,6 +72,23 @@ def batch_sums(
         for lane, _, _ in batches
     }
     return list(combine(flat, lanes, sum(lengths), collective).split(lengths))
+
+
+def _gather_groups(
+    by_pair: dict[tuple[int, int], torch.Tensor],
+    lengths: Sequence[int],
+    device: torch.device,
+    collective: Collective,
+) -> list[torch.Tensor]:
+    """Each group's sums from the one rank that computed them."""
+    parts = [
+        by_pair.get((0, g), torch.zeros(length, dtype=torch.float64, device=device))
+        for g, length in enumerate(lengths)
+    ]
+    gathered = collective.all_gather(torch.cat(parts))
+    owners = (gathered[g % collective.world_size] for g in range(len(lengths)))
+    splits = [owner.split(list(lengths)) for owner in owners]
+    return [splits[g][g] for g in range(len(lengths))]
 
 
 def _prepare(

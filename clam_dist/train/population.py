@@ -82,6 +82,13 @@ class Group:
         """Length of the flattened sums: losses, entries and gradients."""
         return len(self.members) + 1 + sum(self.parameters[n].numel() for n in self.names)
 
+    def work(self, rows: int) -> float:
+        """About how many multiply-adds :meth:`sums` takes for so many rows."""
+        member = self.members[0]
+        width = sum(self.parameters[name][0].numel() for name in self.names) / member.n_clusters
+        each = 2 * width + 2 * member.n_clusters * member.steps
+        return len(self.members) * member.n_clusters * rows * each
+
     def sums(
         self,
         x: torch.Tensor,

@@ -53,10 +53,10 @@ class PretendHandle:
 
 @dataclass
 class PretendPool:
-    """Workers by name; ``fates(attempt number, rank)`` says what becomes of each rank."""
+    """Workers by name; ``fates(attempt, rank, ranks)`` says what becomes of each rank."""
 
     alive: list[str]
-    fates: Callable[[int, int], Fate]
+    fates: Callable[[int, int, int], Fate]
     revive: bool = False
     ours: bool = True
     born: int = 0
@@ -78,7 +78,7 @@ class PretendPool:
         if seat.attempt not in self.attempts:
             self.attempts.append(seat.attempt)
         self.seats.append(seat)
-        fate = self.fates(len(self.attempts) - 1, seat.rank)
+        fate = self.fates(len(self.attempts) - 1, seat.rank, seat.world_size)
         if seat.rank == 0 and fate != "refused":
             self.box.append({"kind": "store", "attempt": seat.attempt, "address": ["h", 1]})
         for attempt in self.attempts:  # ranks of earlier attempts still talk
@@ -118,14 +118,16 @@ def run(pool: PretendPool, ranks: int, patience: Patience = QUICK) -> tuple[Any,
     return [outcome.value for outcome in outcomes], events, said
 
 
-def always(fate: Fate) -> Callable[[int, int], Fate]:
+def always(fate: Fate) -> Callable[[int, int, int], Fate]:
     return lambda *_: fate
 
 
-def only(attempt: int, rank: int, fate: Fate, rest: Fate = "peers") -> Callable[[int, int], Fate]:
+def only(
+    attempt: int, rank: int, fate: Fate, rest: Fate = "peers"
+) -> Callable[[int, int, int], Fate]:
     """One rank of one attempt meets ``fate``, its peers the rest; later attempts go well."""
 
-    def fates(a: int, r: int) -> Fate:
+    def fates(a: int, r: int, _ranks: int) -> Fate:
         if a != attempt:
             return "done"
         return fate if r == rank else rest
@@ -269,11 +271,11 @@ FATES = st.sampled_from(["done", "dies", "peers", "misplaced", "hangs", "refused
 def test_any_schedule_ends_in_one_whole_attempt_or_in_an_error(
     schedule: list[list[Fate]], revive: bool
 ) -> None:
-    def fates(attempt: int, rank: int) -> Fate:
+    def fates(attempt: int, rank: int, ranks: int) -> Fate:
         if attempt >= len(schedule):
             return "done"
         # A rank that hangs is noticed by its peers: somebody always fails beside it.
-        row = schedule[attempt]
+        row = schedule[attempt][:ranks]
         alone = all(fate in ("done", "hangs") for fate in row)
         return "peers" if alone and row[rank] == "hangs" else row[rank]
 

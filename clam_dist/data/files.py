@@ -69,8 +69,15 @@ def check_disk(path: str, needed: int, limit: int | None = None) -> None:
 
 
 @contextmanager
-def disk_errors(path: str) -> Iterator[None]:
-    """Turn an ``OSError`` met while writing ``path`` into a `RunError` with the remedy."""
+def disk_errors(path: str, *, only_full: bool = False) -> Iterator[None]:
+    """Turn an ``OSError`` met while writing ``path`` into a `RunError` with the remedy.
+
+    Parameters
+    ----------
+    path : str
+    only_full : bool
+        Leave errors alone that do not say that the disk is full: they may be of other paths.
+    """
     try:
         yield
     except OSError as error:
@@ -80,6 +87,8 @@ def disk_errors(path: str) -> Iterator[None]:
             raise RunError(
                 f"cannot write {path}: {reason} ({size_text(free_bytes(path))} free); {_REMEDY}"
             ) from error
+        if only_full:
+            raise
         raise RunError(
             f"cannot write {path}: {reason}; check that the folder exists and may be written to"
         ) from error

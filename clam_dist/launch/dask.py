@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from dask import config
 from distributed import Client, Future, LocalCluster, Lock, Worker, WorkerPlugin, get_worker
 from distributed.comm import get_address_host
 from distributed.scheduler import KilledWorker
@@ -62,12 +63,15 @@ class Link:
         Compute threads of a rank; what each worker says by default.
     nannies : NannyLog, optional
         What the nannies of an embedded cluster said.
+    settings : context manager, optional
+        Dask's settings while the link is open.
     """
 
     client: Client
     cluster: Any = None
     threads: int | None = None
     nannies: NannyLog | None = None
+    settings: contextlib.AbstractContextManager[Any] | None = None
     _lock: Lock | None = field(default=None, init=False)
 
     @property
@@ -147,10 +151,13 @@ class Link:
             self._lock = Lock(GANG_LOCK, scheduler_rpc=self.client.scheduler, loop=self.client.loop)
         return self._lock
 
-    def renew(self, worker: str) -> None:
-        """Kill an embedded worker, whatever it does; its nanny starts another."""
+    def renew(self, name: str) -> None:
+        """Kill an embedded worker, whatever it does; its nanny starts another.
+
+        By name, for a nanny's idea of its worker's address may be one restart old.
+        """
         for nanny in self.cluster.workers.values() if self.nannies else ():
-            if nanny.worker_address == worker and nanny.pid is not None:
+            if str(nanny.name) == name and nanny.pid is not None:
                 os.kill(nanny.pid, signal.SIGKILL)
 
     def why_lost(self, worker: str) -> str:
@@ -169,6 +176,8 @@ class Link:
                 self.cluster.close()
         if self.nannies:
             self.nannies.detach()
+        if self.settings is not None:
+            self.settings.__exit__(None, None, None)
 
 
 def embedded(workers: int, memory_limit: int, threads: int) -> Link:
@@ -195,6 +204,9 @@ def embedded(workers: int, memory_limit: int, threads: int) -> Link:
             "a script that starts worker processes is imported by each of them: put its work "
             "under `if __name__ == '__main__':`"
         )
+    # A worker lost twice within this time is otherwise taken out for good, its nanny closed:
+    # Dask looks once, this long after the first loss, whether the worker is there at that moment.
+    settings = config.set({"distributed.deploy.lost-worker-timeout": "1000 days"})
     nannies = NannyLog()
     with environment_kept():
         cluster = LocalCluster(
@@ -210,7 +222,7 @@ def embedded(workers: int, memory_limit: int, threads: int) -> Link:
             silence_logs=logging.CRITICAL,
             plugins=[BoundToParent(os.getpid())],
         )
-    return Link(Client(cluster, set_as_default=False), cluster, threads, nannies)
+    return Link(Client(cluster, set_as_default=False), cluster, threads, nannies, settings)
 
 
 def connected(address: str, wait: float) -> Link:

@@ -57,6 +57,7 @@ class DaskExecutor:
         self._topic = f"clam_dist-{uuid.uuid4().hex}"
         self._inbox: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._seen: dict[str, dask.WorkerInfo] = {}
+        self._known: dict[str, dask.WorkerInfo] = {}
         self._seen_at = 0.0
         self._labels: dict[str, str] = {}
         self._peaks: dict[str, int] = {}
@@ -218,11 +219,11 @@ class DaskExecutor:
 
     def renew(self, worker: str) -> None:
         """Kill and replace a worker of an embedded cluster."""
-        self._link.renew(worker)
+        self._link.renew(self._known[worker].name)
 
     def seat_details(self, worker: str) -> tuple[str, int]:
         """Host and compute threads of a worker."""
-        known = self._seen[worker]
+        known = self._known[worker]
         return known.host, known.threads
 
     def why_lost(self, worker: str) -> str:
@@ -273,6 +274,7 @@ class DaskExecutor:
         if fresh or now - self._seen_at > LOOK_SECONDS:
             self._seen = self._link.workers()
             self._seen_at = now
+            self._known |= self._seen
             for address, worker in self._seen.items():
                 # An embedded worker that was replaced keeps its name, and so its label.
                 number = worker.name if worker.name.isdigit() else len(self._labels)

@@ -88,7 +88,7 @@ class Run:
             return StageOutcome(name, manifest, True, seconds)
         context.emit("stage", stage=name, status="started", seconds=0.0)
         began = time.monotonic()
-        with disk_errors(str(context.work)):
+        with disk_errors(str(context.work), only_full=True):
             result = STAGES[name](context)
         seconds = time.monotonic() - began
         context.manifests[name] = write_manifest(

@@ -32,20 +32,20 @@ def save_checkpoint(
 
 
 def publish_checkpoint(folder: str | Path, name: str, digest: str) -> None:
-    """Make a checkpoint the current one and delete all but it and the one before.
+    """Make a checkpoint the current one, and delete the one before the one before.
 
-    Called by the driver only.
+    Called by the driver only. Nothing else is deleted: a rank may be writing the next one.
     """
     folder = Path(folder)
     before = read_current(folder)
-    kept = {name}
-    if before is not None:
-        kept.add(before["name"])
-    previous = before["name"] if before is not None and before["name"] != name else None
+    if before is not None and before["name"] == name:
+        return
+    previous = None if before is None else before["name"]
     _write_json(folder / CURRENT, {"name": name, "digest": digest, "previous": previous})
-    for path in folder.iterdir():
-        if path.suffix in {".safetensors", ".json"} and path.stem not in kept | {"current"}:
-            path.unlink(missing_ok=True)
+    stale = None if before is None else before["previous"]
+    if stale is not None and stale not in (name, previous):
+        for suffix in (".safetensors", ".json"):
+            (folder / f"{stale}{suffix}").unlink(missing_ok=True)
 
 
 def read_current(folder: str | Path) -> dict[str, Any] | None:

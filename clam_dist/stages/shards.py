@@ -6,11 +6,11 @@ from functools import partial
 
 import numpy as np
 
-from clam_dist.data.files import check_disk
+from clam_dist.data.files import check_disk, size_text
 from clam_dist.data.samples import merge_samples
 from clam_dist.data.sharding import write_shards
 from clam_dist.data.shards import disk_needed, plan_shards
-from clam_dist.errors import DataError
+from clam_dist.errors import ConfigError, DataError
 from clam_dist.stages.context import Context, StageResult
 
 SAMPLE_ROWS, SAMPLE_BYTES = 16_384, 64 << 20
@@ -18,6 +18,7 @@ SAMPLE_ROWS, SAMPLE_BYTES = 16_384, 64 << 20
 .003, few enough to hold in memory on every rank."""
 
 QUERY_BYTES = 256 << 20
+TRAIN_BYTES = 1 << 30
 
 
 def sample_rows(width: int) -> int:
@@ -30,6 +31,24 @@ def query_rows(asked: int, n_rows: int, width: int) -> int:
     return min(asked, n_rows, max(256, QUERY_BYTES // (4 * width)))
 
 
+def train_rows(asked: int, width: int) -> int:
+    """Rows to train on where ``train.rows`` asks for fewer than there are.
+
+    Raises
+    ------
+    ConfigError
+        They would not fit in memory where they are gathered into one file.
+    """
+    needed = asked * width * 4
+    if needed > TRAIN_BYTES:
+        raise ConfigError(
+            f"train.rows: {asked} rows of {width} features take {size_text(needed)}, and at most "
+            f"{size_text(TRAIN_BYTES)} are gathered; ask for {TRAIN_BYTES // (4 * width)} rows or "
+            "fewer, or leave it auto to train on all rows from the disk"
+        )
+    return asked
+
+
 def run(context: Context) -> StageResult:
     """Write shards, sample and silhouette queries into the work folder."""
     config, source, schema = context.config, context.source, context.schema
@@ -38,6 +57,14 @@ def run(context: Context) -> StageResult:
         "sample": sample_rows(schema.width),
         "query": query_rows(config.evaluate.silhouette_rows, source.n_rows, schema.width),
     }
+    if config.train.rows != "auto" and config.train.rows < source.n_rows:
+        samples["train"] = train_rows(int(config.train.rows), schema.width)
+        context.emit(
+            "log",
+            level="INFO",
+            message=f"training on {samples['train']:,} of {source.n_rows:,} rows (train.rows); "
+            "all are labelled",
+        )
     weight = config.source.weight
     limit = None if config.work.size_limit == "auto" else int(config.work.size_limit)
     folder = context.shards_folder

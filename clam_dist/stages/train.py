@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from clam_dist.data.shards import ShardFile, plan_shard_rows, virtual_shards
 from clam_dist.errors import DataError
 from clam_dist.evaluation.labelings import score_labelings
 from clam_dist.executor import Event
@@ -101,7 +102,7 @@ def read_result(context: Context) -> dict[str, Any]:
 def make_plan(context: Context, folder: Path) -> TrainPlan:
     """Resolve every automatic setting from rows, features, clusters and seed alone."""
     config, model, train = context.config, context.config.model, context.config.train
-    shards = [shard for shard in context.shards if shard.rows]
+    shards = training_shards(context)
     sample = context.data("shards")["samples"]["sample"]
     n_rows = sum(shard.rows for shard in shards)
     clusters = as_list(model.n_clusters)
@@ -146,6 +147,15 @@ def make_plan(context: Context, folder: Path) -> TrainPlan:
         device=choose_device(train.device),
         digest=context.digest("train"),
     )
+
+
+def training_shards(context: Context) -> list[ShardFile]:
+    """All shards with rows, or the file of rows that ``train.rows`` chose, cut into shards."""
+    chosen = context.data("shards")["samples"].get("train")
+    if chosen is None:
+        return [shard for shard in context.shards if shard.rows]
+    rows = plan_shard_rows(chosen["rows"], context.schema.width)
+    return virtual_shards(chosen["path"], chosen["rows"], rows, chosen["has_missing"])
 
 
 def model_settings(context: Context) -> dict[str, Any]:

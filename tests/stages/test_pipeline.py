@@ -282,6 +282,22 @@ def test_digits_end_to_end_is_not_below_k_means(tmp_path):
     assert metrics["silhouette"]["value"] > silhouette_score(scaled, means.labels_) - 0.015
 
 
+def test_train_rows_trains_on_a_sample_and_labels_all(tmp_path):
+    path = tmp_path / "data.parquet"
+    pq.write_table(blobs(3000), path)
+    source = {"uri": str(path), "exclude": ["label", "id"]}
+    events = []
+    config = settings(
+        path, tmp_path / "out", source=source, train={"rows": 500}, work={"keep": True}
+    )
+    metrics = clam_dist.run(config, on_event=events.append)
+    assert any("500 of 3,000 rows" in event.get("message", "") for event in events)
+    assert sum(metrics["cluster_sizes"]) == 3000
+    assert np.load(tmp_path / "out/_work/shards/train.x.npy").shape == (500, 5)
+    whole = clam_dist.run(settings(path, tmp_path / "whole", source=source))
+    assert metrics["silhouette"]["value"] > whole["silhouette"]["value"] - 0.01
+
+
 def test_storage_options_are_never_written(tmp_path):
     path = tmp_path / "data.parquet"
     pq.write_table(blobs(300), path)

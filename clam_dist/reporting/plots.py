@@ -253,7 +253,7 @@ def _loss_lines(
 ) -> list[tuple[str, list[tuple[float, float]]]]:
     places = _places(history)
     lines = []
-    for key, name in (("validation_loss", "held-out rows"), ("loss", "training rows")):
+    for key, name in (("validation_loss", "fixed sample"), ("loss", "training rows")):
         points = [
             (x, float(record[key]))
             for x, record in zip(places, history, strict=True)

@@ -144,12 +144,14 @@ def _run_segment(state: TrainState, segment: Segment, reader: ShardReader) -> No
 
 
 def _update(state: TrainState, sums: Sequence[torch.Tensor]) -> None:
-    if len(state.running) != len(state.groups):
-        state.running = [[0.0, 0.0] for _ in state.groups]
-    for group, total, running in zip(state.groups, sums, state.running, strict=True):
-        members = len(group.members)
-        running[0] += float(total[:members].mean())
-        running[1] += float(total[members])
+    first = len(state.running) != len(state.groups)
+    for position, (group, total) in enumerate(zip(state.groups, sums, strict=True)):
+        found = total[: len(group.members) + 1].cpu().tolist()  # losses, then entries
+        if first:
+            state.running.append(found)
+        else:
+            before = state.running[position]
+            state.running[position] = [a + b for a, b in zip(before, found, strict=True)]
         group.update(total)
 
 
@@ -164,18 +166,22 @@ def _end_round(state: TrainState, segment: Segment, steps: int, rows_per_second:
     if state.rounds * 2 <= planned:
         state.reseeded += reseed(state)
         state.synchronise()
-    training = [total / entries for total, entries in state.running if entries > 0]
+    curves = {
+        str(member.index): [total[position] / max(total[-1], 1e-300), float(loss[position])]
+        for group, total, loss in zip(state.groups, state.running, losses, strict=True)
+        for position, member in enumerate(group.members)
+    }
     state.running = []
-    best = int(np.argmin([float(loss.min()) for loss in losses]))
+    training, validation = min(curves.values(), key=lambda pair: pair[1])
     record = {
         "phase": segment.phase,
         "epoch": segment.first_epoch + state.epoch + state.step / steps,
-        "loss": float(min(training)) if training else float("nan"),
-        "validation_loss": float(losses[best].min()),
+        "loss": training,
+        "validation_loss": validation,
         "learning_rate": float(max(group.plateau.rates.max() for group in state.groups)),
         "members": len(state.members),
     }
-    state.history.append(record)
+    state.history.append({**record, "losses": curves})
     if state.collective.rank == 0:
         state.collective.report(
             {"event": "epoch", "stage": "train", **record, "epochs": segment.epochs}

@@ -110,7 +110,7 @@ def write_result(state: TrainState) -> dict[str, Any]:
         "by_loss": table[by_loss],
         "members": table,
         "passed_over": passed_over(members, scores, winner),
-        "history": state.history,
+        "history": curve(state.history, members[winner].index),
         "reseeded": state.reseeded,
     }
     if state.collective.rank == 0:
@@ -123,6 +123,17 @@ def write_result(state: TrainState) -> dict[str, Any]:
         os.replace(folder / f".{RESULT_FILE}", folder / RESULT_FILE)
     state.collective.barrier()
     return result
+
+
+def curve(history: Sequence[dict[str, Any]], index: int) -> list[dict[str, Any]]:
+    """The rounds with the losses of one member, of those that saw it."""
+    rows = []
+    for record in history:
+        losses = record["losses"].get(str(index))
+        if losses is not None:
+            shown = {key: value for key, value in record.items() if key != "losses"}
+            rows.append({**shown, "loss": losses[0], "validation_loss": losses[1]})
+    return rows
 
 
 def _with_store(

@@ -67,7 +67,7 @@ def test_silhouettes_of_both_signs_and_of_empty_clusters(report_inputs) -> None:
 
 def test_loss_of_two_phases_goes_on_where_the_first_ends(report_inputs) -> None:
     svg = plots.loss_plot(report_inputs["history"])
-    assert {"search", "train", "held-out rows", "training rows", "epoch"} <= set(texts(svg))
+    assert {"search", "train", "fixed sample", "training rows", "epoch"} <= set(texts(svg))
     lines = [p.get("d", "") for p in ET.fromstring(svg).iter(f"{NS}path") if p.get("stroke-width")]
     assert len(lines) == 2
     for line in lines:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from clam_dist.evaluation.silhouette import silhouette_sampled
-    from clam_dist.models.bundle import load_bundle as load_model
+    from clam_dist.loaded import load_model
     from clam_dist.stages import run
 
 __all__ = ["__version__", "load_model", "run", "silhouette_sampled"]
@@ -23,7 +23,7 @@ except PackageNotFoundError:  # a source tree that was never installed
     __version__ = "0+unknown"
 
 _WHERE = {
-    "load_model": ("clam_dist.models.bundle", "load_bundle"),
+    "load_model": ("clam_dist.loaded", "load_model"),
     "run": ("clam_dist.stages", "run"),
     "silhouette_sampled": ("clam_dist.evaluation.silhouette", "silhouette_sampled"),
 }

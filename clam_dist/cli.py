@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -223,12 +223,20 @@ def assign(
     from clam_dist.stages.apply import apply_model, check_overrides
 
     check_overrides(set_ or [])
+    seen: set[str] = set()
     with ConsoleDisplay() as display:
-        metrics = apply_model(model, settings, force=force, on_event=display)
+
+        def on_event(event: Mapping[str, Any]) -> None:
+            seen.add(event["event"])
+            display(event)
+
+        metrics = apply_model(model, settings, force=force, on_event=on_event)
     with results_on_stdout():
         if as_json:
             print(json.dumps(metrics, indent=1))
         else:
+            if "already done" in seen:
+                print(f"already done: {output}")
             print("\n".join(summary(metrics, output)))
 
 
@@ -255,7 +263,8 @@ def inspect(
 
     foreign = [override for override in set_ or [] if not override.startswith("source.")]
     if foreign:
-        raise ConfigError(f"--set {foreign[0]}: inspect takes only keys under source")
+        key = foreign[0].partition("=")[0]
+        raise ConfigError(f"--set {key}: inspect takes only keys under source")
     # A string in JSON is the same string in YAML, whatever it holds. The number of clusters, which
     # a config must name, matters to nothing here.
     given = [f"source.uri={json.dumps(source)}", "model.n_clusters=2"]

@@ -33,7 +33,7 @@ from clam_dist.config_sections import (
     run_name,
 )
 from clam_dist.config_values import AUTO, Check, number
-from clam_dist.errors import ConfigError
+from clam_dist.errors import ConfigError, hide_credentials
 
 __all__ = [
     "RESULT_COLUMNS",
@@ -103,8 +103,9 @@ class Config(Section):
     output: OutputConfig = OutputConfig()
 
     def public_dict(self) -> dict[str, Any]:
-        """Every value, JSON-able, without ``storage_options``."""
-        return self.model_dump(mode="json")
+        """Every value, JSON-able, without ``storage_options`` and passwords in addresses."""
+        values: dict[str, Any] = hide_credentials(self.model_dump(mode="json"))
+        return values
 
     def digest(self, stage: Stage) -> str:
         """SHA-256 (hex) of the values that ``stage`` itself depends on.
@@ -123,8 +124,16 @@ class Config(Section):
         return _sha256(self.result_dict())
 
     def work_folder(self) -> str:
-        """The work folder: ``work.uri``, or ``_work`` in the output folder where it is auto."""
-        return os.path.join(self.output.uri, "_work") if self.work.uri == AUTO else self.work.uri
+        """The work folder: a folder of this output's own in ``work.uri``, or ``<output>/_work``.
+
+        A run removes its work folder at the end, so it is never a folder that someone named: two
+        outputs may share one ``work.uri``, which may hold other things.
+        """
+        if self.work.uri == AUTO:
+            return os.path.join(self.output.uri, "_work")
+        output = os.path.abspath(self.output.uri)
+        mark = hashlib.sha256(output.encode()).hexdigest()[:12]
+        return os.path.join(self.work.uri, f"clam_dist-{self.name}-{mark}")
 
     def resolve_templates(self, now: datetime) -> Config:
         """The same config with ``{name} {date} {time} {digest}`` filled in and ``~`` expanded.

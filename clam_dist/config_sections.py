@@ -30,7 +30,8 @@ AutoCount = Annotated[int | Literal["auto"], number(whole=True, least=1, words=(
 Counts = Annotated[int | tuple[int, ...], number(whole=True, least=1, sweep=True)]
 Clusters = Annotated[int | tuple[int, ...], number(whole=True, least=2, sweep=True)]
 AutoPositives = Annotated[
-    float | tuple[float, ...] | Literal["auto"], number(above=0, words=(AUTO,), sweep=True)
+    float | tuple[float, ...] | Literal["auto"],
+    number(least=1e-30, most=1e30, words=(AUTO,), sweep=True),
 ]
 Fractions = Annotated[float | tuple[float, ...], number(above=0, below=1, sweep=True)]
 AutoBytes = Annotated[int | Literal["auto"], byte_size()]
@@ -94,7 +95,7 @@ class ModelConfig(Section):
     n_clusters: Clusters
     beta: AutoPositives = "auto"
     steps: Counts = 10
-    step_size: Annotated[float | None, number(above=0, most=2, null=True)] = None
+    step_size: Annotated[float | None, number(least=1e-6, below=2, null=True)] = None
     mask_rate: Fractions = 0.15
     mask_value: Literal["mean", "min", "max"] = "mean"
     objective: Literal["auto", "masked", "unmasked"] = "auto"

@@ -6,11 +6,33 @@ Each class carries the exit code that the command line returns for it:
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
+_CREDENTIALS = re.compile(r"(?<=://)[^/\s@'\"]+@")
+
+
+def hide_credentials(value: Any) -> Any:
+    """Text, or nested lists and mappings of it, without ``user:password@`` in addresses."""
+    if isinstance(value, str):
+        return _CREDENTIALS.sub("***@", value)
+    if isinstance(value, dict):
+        return {key: hide_credentials(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(hide_credentials(item) for item in value)
+    return value
+
 
 class ClamDistError(Exception):
-    """Base of every error raised on purpose; its text is one message for the user."""
+    """Base of every error raised on purpose; its text is one message for the user.
+
+    Users and passwords in addresses are hidden.
+    """
 
     exit_code: int = 4
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(hide_credentials(message))
 
 
 class ConfigError(ClamDistError):

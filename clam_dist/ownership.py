@@ -61,12 +61,14 @@ class Claim:
         lock: FileLock,
         previous: dict[str, Any] | None,
         already_done: bool,
+        created: bool,
     ) -> None:
         self.output = output
         self.previous = previous
         self.already_done = already_done
         self._record = record
         self._lock = lock
+        self._created = created
         self._lost: str | None = None
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -122,9 +124,14 @@ class Claim:
             self._lock.release()
 
     def _leave(self, failed: bool) -> None:
-        """Say that the run stopped; after a failure that wrote nothing, leave nothing."""
+        """Say that the run stopped; after a failure that wrote nothing, leave what was there."""
         if failed and self.previous is None and not _holds_files(self.output):
-            shutil.rmtree(self.output)
+            if self._created:
+                shutil.rmtree(self.output)
+                return
+            # It stood there before, empty; so it is left. It holds our files and empty folders.
+            for path in self.output.iterdir():
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
             return
         self._record["stopped"] = now()
         self._write()
@@ -177,6 +184,7 @@ def claim(
     """
     folder = Path(output)
     _refuse_foreign(folder)
+    created = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(folder / LOCK_FILE, thread_local=False)
@@ -195,7 +203,7 @@ def claim(
             f"output.uri: cannot write in {folder}: {error.strerror}; name another folder"
         ) from error
     try:
-        return _take(folder, lock, run_id, digest, config_public, force)
+        return _take(folder, lock, run_id, digest, config_public, force, created)
     except BaseException:
         lock.release()
         raise
@@ -208,6 +216,7 @@ def _take(
     digest: str,
     config_public: Mapping[str, Any],
     force: bool,
+    created: bool,
 ) -> Claim:
     """`claim` once the lock is held."""
     # Looked at again: the folder may have changed hands before the lock was taken.
@@ -233,7 +242,7 @@ def _take(
         "stopped": None,
         "config": dict(config_public),
     }
-    return Claim(folder, record, lock, previous, already_done)
+    return Claim(folder, record, lock, previous, already_done, created)
 
 
 def _refuse_foreign(folder: Path) -> None:

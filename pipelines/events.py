@@ -36,6 +36,8 @@ def describe(event: Event) -> tuple[int, str] | None:
         return logging.DEBUG, f"checkpoint {event['name']}"
     if kind == "warning":
         return logging.WARNING, str(event["message"])
+    if kind == "note":
+        return logging.INFO, str(event["message"])
     if kind == "log":
         level = logging.getLevelNamesMapping().get(str(event.get("level", "INFO")), logging.INFO)
         worker = event.get("worker")
@@ -47,7 +49,8 @@ def describe(event: Event) -> tuple[int, str] | None:
     if kind == "cluster":
         dashboard = event.get("dashboard")
         at = f"Dask dashboard at {dashboard}" if dashboard else "no Dask dashboard"
-        return logging.INFO, f"{event['workers']} workers; {at}"
+        workers = event["workers"]
+        return logging.INFO, f"{workers} worker{'' if workers == 1 else 's'}; {at}"
     return logging.INFO, str(dict(event))
 
 

@@ -111,11 +111,11 @@ def test_a_section_written_empty_means_its_defaults(tmp_path):
         ("model.n_clusters=2.5", "got 2.5"),
         ("model.n_clusters=[]", "got an empty list"),
         ("model.n_clusters=[4, 1]", "got [4, 1]"),
-        ("model.beta=-1", "expected a number above 0, a list of them or auto; got -1"),
+        ("model.beta=-1", "of at least 1e-30 and of at most 1e+30, a list of them or auto; got -1"),
         ("model.beta=.inf", "got inf"),
         ("model.beta=fast", "got 'fast'"),
         ("model.mask_rate=1", "expected a number above 0 and below 1 or a list of them; got 1"),
-        ("model.step_size=2.5", "expected a number above 0 and of at most 2 or null; got 2.5"),
+        ("model.step_size=2.5", "expected a number of at least 1e-06 and below 2 or null; got 2.5"),
         ("model=3", "model (set by --set): expected keys under it; got 3"),
         ("source.keep=[3]", "expected a list of column names (text); got [3]"),
         ("source.keep=[a, a]", "column 'a' is named twice"),
@@ -267,7 +267,11 @@ def test_templates():
     assert resolved.work_folder() == resolved.output.uri + "/_work"
     assert resolved.run_digest() == config.run_digest()
     elsewhere = load("work.uri='/scratch/{name}'", "name=night")
-    assert elsewhere.resolve_templates(datetime(2026, 1, 2)).work_folder() == "/scratch/night"
+    # A folder of this output's own: the folder named may hold other things and serve other runs.
+    work = elsewhere.resolve_templates(datetime(2026, 1, 2)).work_folder()
+    assert work.startswith("/scratch/night/clam_dist-night-")
+    other = load("work.uri='/scratch/{name}'", "name=night", "output.uri=other")
+    assert other.resolve_templates(datetime(2026, 1, 2)).work_folder() != work
     with pytest.raises(ConfigError, match=r"output\.uri: unknown placeholder \{dat\}"):
         load("output.uri='x/{dat}'").resolve_templates(datetime(2026, 1, 2))
 

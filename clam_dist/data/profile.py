@@ -57,8 +57,9 @@ class Profile:
         names = np.array(self.schema.names)
         statistics = self.statistics
         warnings = [
-            f"Column '{column}' looks like a key: its values only rise or never repeat. Add it to "
-            "source.keep to have it in the output, or to source.exclude, unless it is a feature."
+            f"Column '{column}' looks like a key (its values only rise or never repeat) and is "
+            "used as a feature. Add it to source.keep to have it in the output instead, or to "
+            "source.exclude."
             for column in self.keys
         ]
         empty = statistics.count == 0

@@ -192,7 +192,7 @@ class GlooCollective(_Reports):
         options.timeout = timedelta(seconds=self._seat.patient_seconds)
         self._wait(call, lambda group: group.broadcast([tensor], options))
 
-    def _wait(self, call: str, start: Callable[[ProcessGroupGloo], Any]) -> None:
+    def _wait(self, call: str, start: Callable[[Any], Any]) -> None:
         self._ask()
         if self._group is None:
             raise PeersLostError(f"rank {self.rank} called {call} after its group was closed")
@@ -291,7 +291,7 @@ def join(
 
 
 def _connect(store: PrefixStore, seat: Seat) -> ProcessGroupGloo:
-    options = ProcessGroupGloo._Options()
+    options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
     options._devices = [ProcessGroupGloo.create_device(hostname=seat.host)]
     options._timeout = timedelta(seconds=CONNECT_SECONDS)
     options._threads = 1

@@ -7,33 +7,29 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import importlib
 import logging
 import os
-import signal
-import sys
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from dask import config
-from distributed import Client, Future, LocalCluster, Lock, Worker, WorkerPlugin, get_worker
+from distributed import Client, Future, LocalCluster, Lock, Nanny, Worker, WorkerPlugin, get_worker
 from distributed.comm import get_address_host
 from distributed.scheduler import KilledWorker
 
 from clam_dist.errors import ConfigError, RunError
 from clam_dist.launch import ranks
+from clam_dist.launch.embedded import NannyLog, bind_to_parent, environment_kept, kill
 from clam_dist.launch.seat import Outcome, Seat
 
 GANG_LOCK = "clam_dist-gang"
 """Name of the lock, and of the scheduler's metadata that say who holds it."""
 CLOSE_SECONDS = 0.25
 """How long embedded workers may take to end by themselves: they keep nothing worth saving."""
-PR_SET_PDEATHSIG = 1
-"""Of prctl(2)."""
+CONNECT_TRIES = 5
 _MEMORY_STEPS = ("target", "spill", "pause")
 INSTALL = {"dask_cuda": "clam-dist[gpu]"}
 """What to install for a cluster class's package, where that is not the package's own name."""
@@ -151,15 +147,6 @@ class Link:
             self._lock = Lock(GANG_LOCK, scheduler_rpc=self.client.scheduler, loop=self.client.loop)
         return self._lock
 
-    def renew(self, name: str) -> None:
-        """Kill an embedded worker, whatever it does; its nanny starts another.
-
-        By name, for a nanny's idea of its worker's address may be one restart old.
-        """
-        for nanny in self.cluster.workers.values() if self.nannies else ():
-            if str(nanny.name) == name and nanny.pid is not None:
-                os.kill(nanny.pid, signal.SIGKILL)
-
     def why_lost(self, worker: str) -> str:
         """What the nannies last said, for an embedded worker; otherwise nothing is known."""
         return self.nannies.last(worker) if self.nannies else ""
@@ -222,7 +209,7 @@ def embedded(workers: int, memory_limit: int, threads: int) -> Link:
             silence_logs=logging.CRITICAL,
             plugins=[BoundToParent(os.getpid())],
         )
-    return Link(Client(cluster, set_as_default=False), cluster, threads, nannies, settings)
+    return Link(_client(cluster), cluster, threads, nannies, settings)
 
 
 def connected(address: str, wait: float) -> Link:
@@ -234,7 +221,7 @@ def connected(address: str, wait: float) -> Link:
         When nothing answers there within ``wait`` seconds.
     """
     try:
-        return Link(Client(address, timeout=wait, set_as_default=False))
+        return Link(_client(address, timeout=wait))
     except (OSError, TimeoutError, ValueError) as error:
         raise ConfigError(
             f"cluster.address: no Dask scheduler answers at {address} within {wait:.0f} s "
@@ -272,7 +259,19 @@ def constructed(path: str, arguments: Mapping[str, Any], workers: int | str) -> 
         ) from error
     if workers != "auto":
         cluster.scale(int(workers))
-    return Link(Client(cluster, set_as_default=False), cluster)
+    return Link(_client(cluster), cluster)
+
+
+def _client(target: Any, **options: Any) -> Client:
+    """A connected client, which is not made the process's default.
+
+    Dask asserts that the scheduler's greeting comes alone; when two clients register at the same
+    moment, it may come together with other news, and registering again is all that is needed.
+    """
+    for _ in range(CONNECT_TRIES - 1):
+        with contextlib.suppress(AssertionError):
+            return Client(target, set_as_default=False, **options)
+    return Client(target, set_as_default=False, **options)
 
 
 def explain(error: BaseException, key: str) -> BaseException:
@@ -325,11 +324,7 @@ def rank_task(
 
 
 class BoundToParent(WorkerPlugin):
-    """Ties an embedded worker to the process that started it.
-
-    Dask's own watch on its parent needs the interpreter's lock, so a worker inside a long call
-    that holds it would outlive a killed driver; the kernel's signal needs nothing.
-    """
+    """Ties an embedded worker to the process that started it."""
 
     name = "clam_dist-bound-to-parent"
 
@@ -338,59 +333,18 @@ class BoundToParent(WorkerPlugin):
 
     def setup(self, worker: Worker) -> None:  # noqa: ARG002
         """Called by Dask on the worker's main thread."""
-        # Ctrl-C reaches the whole process group; the driver alone decides what to do about it.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        # The driver is told of errors as values; on the console they would only be noise.
-        logging.getLogger("distributed").setLevel(logging.CRITICAL)
-        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-        if sys.platform == "linux":
-            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != self.parent:
-                os._exit(1)
-
-
-# -- beside an embedded cluster ------------------------------------------------------------------
-
-
-class NannyLog(logging.Handler):
-    """Keeps the last words of this process's nannies: why a worker ended is known to them alone."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.INFO)
-        self._lines: deque[str] = deque(maxlen=20)
-        logging.getLogger("distributed.nanny").addHandler(self)
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Keep what speaks of an end."""
-        line = record.getMessage()
-        if "killed by" in line or "exited with" in line or "memory budget" in line:
-            self._lines.append(line)
-
-    def last(self, worker: str) -> str:
-        """The last thing said, of this worker where it is named."""
-        named = [line for line in self._lines if worker in line]
-        return (named or list(self._lines) or [""])[-1]
-
-    def detach(self) -> None:
-        """Stop listening."""
-        logging.getLogger("distributed.nanny").removeHandler(self)
-
-
-@contextlib.contextmanager
-def environment_kept() -> Iterator[None]:
-    """Undo what starting a nanny leaves in this process's environment (``OMP_NUM_THREADS=1``…)."""
-    before = dict(os.environ)
-    try:
-        yield
-    finally:
-        for name in set(os.environ) - set(before):
-            del os.environ[name]
-        for name, value in before.items():
-            if os.environ.get(name) != value:
-                os.environ[name] = value
+        bind_to_parent(self.parent)
 
 
 async def _end_workers(cluster: LocalCluster) -> None:
-    """End all workers at once, by force where they are busy."""
-    nannies = list(cluster.workers.values())
-    await asyncio.gather(*(nanny.close(timeout=CLOSE_SECONDS) for nanny in nannies))
+    """End all workers at once, by force those that are busy."""
+    await asyncio.gather(*(_end_worker(nanny) for nanny in list(cluster.workers.values())))
+
+
+async def _end_worker(nanny: Nanny) -> None:
+    pid = nanny.pid
+    closing = asyncio.ensure_future(nanny.close())
+    await asyncio.wait([closing], timeout=CLOSE_SECONDS)
+    if not closing.done() and pid is not None:
+        kill(pid)
+    await closing

@@ -82,8 +82,8 @@ class Pool(Protocol):
         """What ranks sent since the last call; waits up to ``seconds`` for something to happen."""
         ...
 
-    def renew(self, worker: str) -> None:
-        """Kill and replace a worker that no longer answers, where it is ours to kill."""
+    def renew(self, worker: str, pid: int) -> None:
+        """Kill a worker process that no longer answers, where it is ours to kill and replace."""
         ...
 
     def seat_details(self, worker: str) -> tuple[str, int]:
@@ -105,6 +105,8 @@ class Attempt:
     lost: dict[int, str] = field(default_factory=dict)
     """Ranks that ended without an outcome, and why."""
     store: tuple[str, int] | None = None
+    pids: dict[int, int] = field(default_factory=dict)
+    """Process of each rank that has begun."""
 
     @property
     def pending(self) -> list[int]:
@@ -174,8 +176,9 @@ def run_gang(
             return [attempt.outcomes[rank] for rank in range(len(attempt.seats))]
         for rank in attempt.pending:
             # Replaced, a worker has a new address; not replaced, it still hangs.
-            pool.renew(attempt.seats[rank].worker)
             aside.add(attempt.seats[rank].worker)
+            if rank in attempt.pids:
+                pool.renew(attempt.seats[rank].worker, attempt.pids[rank])
         raise_if_its_own(attempt)
         cause = describe_failure(attempt)
         if restart < patience.max_restarts:
@@ -283,6 +286,8 @@ def _hear(attempt: Attempt, message: Mapping[str, Any], on_event: Callable[[Even
         return
     if message["kind"] == "report":
         on_event(json.loads(message["event"]))
+    elif message["kind"] == "begun":
+        attempt.pids[message["rank"]] = message["pid"]
     elif message["kind"] == "store":
         host, port = message["address"]
         attempt.store = (host, port)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import pickle
 import threading
 import traceback
@@ -44,6 +45,8 @@ def take_seat(
     """
     # Only a rank needs torch: workers that just map stay at 65 MiB instead of 250.
     from clam_dist.launch import collectives
+
+    send({"kind": "begun", "attempt": seat.attempt, "rank": seat.rank, "pid": os.getpid()})
 
     def report(text: str) -> None:
         send({"kind": "report", "attempt": seat.attempt, "event": text})

@@ -12,17 +12,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from clam_dist.errors import RunError
 from clam_dist.executor import Collective, Event, Item, Result
-from clam_dist.launch import dask, machine, preflight
+from clam_dist.launch import dask, embedded, machine, preflight
 from clam_dist.launch.gang import TELL_SECONDS, Patience, run_gang
 from clam_dist.launch.seat import Outcome, Seat
 from clam_dist.launch.window import in_order
-
-if TYPE_CHECKING:
-    from distributed import Future
 
 ANSWER_SECONDS = 30.0
 """How long a worker may take to answer a question that needs no work."""
@@ -83,7 +80,7 @@ class DaskExecutor:
         name = getattr(_innermost(function), "__name__", "map")
         numbered = iter(range(len(items)))
 
-        def start(item: Item) -> Future:
+        def start(item: Item) -> dask.Future:
             key = f"{name}-{uuid.uuid4().hex[:12]}-{next(numbered)}"
             return self._watch(self._link.send(self._topic, function, item, key))
 
@@ -110,13 +107,14 @@ class DaskExecutor:
         """
         if world_size is not None and world_size < 1:
             raise ValueError(f"world_size must be at least 1, got {world_size}")
-        there = max(1, len(self._look(fresh=True)))
+        # A worker that is just being replaced is waited for, so it counts.
+        wanted = max(self.workers, len(self._look(fresh=True)))
         with self._turn():
             outcomes = run_gang(
                 self,
                 function,
                 payload,
-                ranks=there if world_size is None else min(there, world_size),
+                ranks=wanted if world_size is None else min(wanted, world_size),
                 patience=self.patience,
                 on_event=on_event or _ignore,
                 tell=self._tell,
@@ -217,9 +215,11 @@ class DaskExecutor:
                 self._on_event(json.loads(message["event"]))
         return [message for message in heard if message["kind"] not in ("log", "wake")]
 
-    def renew(self, worker: str) -> None:
-        """Kill and replace a worker of an embedded cluster."""
-        self._link.renew(self._known[worker].name)
+    def renew(self, worker: str, pid: int) -> None:
+        """Kill the process of an embedded worker, whatever it does; its nanny starts another."""
+        if self._link.nannies:
+            self._tell("WARNING", f"worker {worker} does not answer; ending its process {pid}")
+            embedded.kill(pid)
 
     def seat_details(self, worker: str) -> tuple[str, int]:
         """Host and compute threads of a worker."""
@@ -232,7 +232,7 @@ class DaskExecutor:
 
     # -- inside ----------------------------------------------------------------------------------
 
-    def _finish(self, future: Future) -> Any:
+    def _finish(self, future: dask.Future) -> Any:
         """A map task's result, once it is there; watches that someone is there to work on it."""
         last_there = time.monotonic()
         while not future.done():
@@ -289,7 +289,7 @@ class DaskExecutor:
         if self._on_event is not None:
             self._on_event({"event": "log", "level": level, "message": message, "worker": None})
 
-    def _watch(self, future: Future) -> Future:
+    def _watch(self, future: dask.Future) -> dask.Future:
         """Have the end of a task end a wait in ``messages``; called on one of Dask's threads."""
         future.add_done_callback(lambda _: self._inbox.put({"kind": "wake"}))
         return future
@@ -298,7 +298,7 @@ class DaskExecutor:
 class _RankHandle:
     """A rank's future, seen as a gang sees it."""
 
-    def __init__(self, future: Future) -> None:
+    def __init__(self, future: dask.Future) -> None:
         self._future = future
 
     def outcome(self) -> Outcome | BaseException | None:

@@ -215,6 +215,8 @@ def save_bundle(
 def load_bundle(path: str | os.PathLike[str]) -> Bundle:
     """Read a bundle into memory; raises ConfigError where there is none, or a newer one."""
     path = Path(path)
+    if (path / "model" / "zarr.json").is_file():  # the output folder of a run
+        path = path / "model"
     if not (path / "zarr.json").is_file():
         raise ConfigError(
             f"no model at '{path}': give the model/ folder of a finished run's output"

@@ -98,6 +98,7 @@ class ConsoleDisplay:
             "epoch": self._epoch,
             "cluster": self._cluster,
             "log": self._log,
+            "note": self._note,
             "warning": self._warning,
         }.get(str(event.get("event")))
         if show is not None:
@@ -153,6 +154,9 @@ class ConsoleDisplay:
             self._print(
                 f"{level.lower()}: {worker}{event['message']}", "dim" if level == "INFO" else ""
             )
+
+    def _note(self, event: Mapping[str, Any]) -> None:
+        self._print(f"{'':<9} {event['message']}")
 
     def _warning(self, event: Mapping[str, Any]) -> None:
         message = str(event["message"])

@@ -88,6 +88,7 @@ def apply_model(
             on_event=on_event or _ignore,
         )
         if held.already_done:
+            context.emit("already done", output=str(held.output))
             return _metrics_on_disk(held.output)
         try:
             metrics = _label_all(context, bundle)
@@ -97,7 +98,8 @@ def apply_model(
         metrics["peak_rss_bytes"] = peaks
         write_json(held.output / "metrics.json", strictly(metrics))
         held.succeed()
-        shutil.rmtree(context.work)
+        if not config.work.keep:
+            shutil.rmtree(context.work)
     return metrics
 
 
@@ -163,7 +165,8 @@ def _label_all(context: Context, bundle: Bundle) -> dict[str, Any]:
     }
     if config.source.label is not None:
         table = sums.contingency()
-        metrics |= {"nmi": nmi(table), "ari": ari(table)}
+        known = int(table.sum()) > 0
+        metrics |= {"nmi": nmi(table) if known else None, "ari": ari(table) if known else None}
     return metrics
 
 
@@ -180,7 +183,8 @@ def check_features(source: Source, schema: FeatureSchema) -> None:
     for feature in schema.features:
         column = columns.get(feature.column)
         if column is None:
-            near = get_close_matches(feature.column, columns, 1)
+            spare = columns.keys() - set(schema.columns)
+            near = get_close_matches(feature.column, spare, 1)
             hint = f"; the nearest is '{near[0]}'" if near else ""
             problems.append(f"column '{feature.column}' is missing{hint}")
         elif column.kind != feature.kind:
@@ -213,6 +217,5 @@ def check_overrides(overrides: list[str]) -> None:
     """
     for override in overrides:
         if override.partition(".")[0] not in ("source", "cluster", "work"):
-            raise ConfigError(
-                f"--set {override}: assign takes only keys under source, cluster and work"
-            )
+            key = override.partition("=")[0]
+            raise ConfigError(f"--set {key}: assign takes only keys under source, cluster and work")

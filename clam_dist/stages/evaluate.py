@@ -12,12 +12,29 @@ from clam_dist.evaluation.scores import AssignSums, cluster_profile
 from clam_dist.stages.assign import SUMS_FILE
 from clam_dist.stages.context import Context, StageResult, strictly
 from clam_dist.stages.scoring import SCORES_FILE, load_scores
+from clam_dist.stages.train import read_result
 
 
 def read_sums(context: Context) -> AssignSums:
     """The sums over all labelled rows."""
     with np.load(context.work / "assign" / SUMS_FILE) as arrays:
         return AssignSums.from_arrays(arrays)
+
+
+def best_by_clusters(members: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """For each number of clusters tried, its best candidate on the sample."""
+    best: dict[int, dict[str, Any]] = {}
+    for member in members:
+        k = member["n_clusters"]
+        if k not in best or _merit(member) > _merit(best[k]):
+            best[k] = member
+    shown = ("n_clusters", "silhouette", "n_used", "objective", "beta", "loss")
+    return [{name: best[k][name] for name in shown} for k in sorted(best)]
+
+
+def _merit(member: dict[str, Any]) -> tuple[bool, float]:
+    value = member["silhouette"]
+    return member["full"], value if value == value else -2.0
 
 
 def run(context: Context) -> StageResult:
@@ -48,13 +65,16 @@ def run(context: Context) -> StageResult:
     }
     if context.config.source.label is not None:
         table = sums.contingency()
-        metrics |= {"nmi": nmi(table), "ari": ari(table)}
+        known = int(table.sum()) > 0  # a column of nulls agrees with nothing
+        metrics |= {"nmi": nmi(table) if known else None, "ari": ari(table) if known else None}
     train = context.data("train")
     chosen = ("n_clusters", "objective", "beta", "scale", "steps", "mask_rate", "learning_rate")
     metrics["selected"] = {name: train["winner"][name] for name in chosen} | {
         "start": train["winner"]["start"],
         "by": context.config.train.select,
     }
+    if isinstance(context.config.model.n_clusters, tuple):
+        metrics["by_n_clusters"] = best_by_clusters(read_result(context)["members"])
     metrics["selected_by_loss"] = {name: train["by_loss"][name] for name in chosen}
     scaling = context.scaling
     profile = cluster_profile(sums, context.schema.names, scaling.center, scaling.scale, bands)

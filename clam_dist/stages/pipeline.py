@@ -17,7 +17,7 @@ from typing import Any
 
 from clam_dist.config import Config, Stage
 from clam_dist.data.files import disk_errors, remove_temporaries
-from clam_dist.data.parquet import open_parquet
+from clam_dist.data.parquet import check_unchanged, open_parquet
 from clam_dist.errors import ConfigError
 from clam_dist.executor import Event
 from clam_dist.launch import make_executor
@@ -83,6 +83,9 @@ class Run:
         manifest = read_manifest(context.work, name, digest)
         if manifest is not None:
             context.manifests[name] = manifest
+            if name == "profile":  # later stages that are done already would not notice
+                for index in range(len(context.source.files)):
+                    check_unchanged(context.source, index, context.storage_options)
             seconds = float(manifest["seconds"])
             context.emit("stage", stage=name, status="reused", seconds=seconds)
             return StageOutcome(name, manifest, True, seconds)
@@ -175,6 +178,7 @@ def open_run(
         The output folder is someone else's, its owner lives, or it holds other results.
     """
     config = config.resolve_templates(now or datetime.now())
+    _check_folders(config)
     run_id = uuid.uuid4().hex[:12]
     with claim(
         config.output.uri,
@@ -185,7 +189,11 @@ def open_run(
     ) as held:
         run = Run(config, held, run_id, on_event or _ignore)
         if run.already_done:
+            _check_whole(held.output)
             _check_same_source(config, held.output)
+            left = Path(config.work_folder())
+            if left.is_dir() and not config.work.keep:  # killed between _SUCCESS and the clean-up
+                shutil.rmtree(left)
             yield run
             return
         _prepare(run, held, fresh=force)
@@ -227,6 +235,26 @@ def _prepare(opened: Run, held: Claim, *, fresh: bool) -> None:
         os.makedirs(work, exist_ok=True)
     for folder in {work, output}:
         remove_temporaries(str(folder))
+
+
+def _check_whole(output: Path) -> None:
+    """A finished run is done only while what it wrote stands there."""
+    needed = ("labels", "model", "metrics.json", "run.json", "report.html")
+    lost = [name for name in needed if not (output / name).exists()]
+    if lost:
+        raise ConfigError(
+            f"output.uri: {output} holds a finished run that has lost {', '.join(lost)}; make it "
+            "again with --force"
+        )
+
+
+def _check_folders(config: Config) -> None:
+    """The work folder must not lie where results are removed and written."""
+    work = os.path.abspath(config.work_folder())
+    for name in RESULTS:
+        inside = os.path.join(os.path.abspath(config.output.uri), name)
+        if os.path.commonpath([work, inside]) == inside:
+            raise ConfigError(f"work.uri: {config.work.uri} lies in the results; name another")
 
 
 def _check_same_source(config: Config, output: Path) -> None:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from functools import partial
+from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 
 from clam_dist.data.features import FeatureSchema
 from clam_dist.data.parquet import open_parquet
 from clam_dist.data.profile import FragmentProfile, merge_profiles, profile_fragment
 from clam_dist.data.selection import resolve_widths, select_features
-from clam_dist.data.source import Fragment, Source, plan_fragments
+from clam_dist.data.source import BOOLEAN, NUMERIC, Fragment, Source, plan_fragments
 from clam_dist.data.statistics import fit_scaling
-from clam_dist.errors import DataError
+from clam_dist.errors import ConfigError, DataError
 from clam_dist.stages.context import Context, StageResult
+from clam_dist.stages.train import choose_device
 
 FRAGMENT_ROWS = 131_072
 
@@ -35,6 +39,10 @@ def run(context: Context) -> StageResult:
         label=config.source.label,
         weight=config.source.weight,
     )
+    _check_output(context)
+    _check_label(source, config.source.label)
+    _check_weight(source, config.source.weight)
+    choose_device(config.train.device)  # told before any work
     schema = resolve_widths(source, schema, context.storage_options)
     if schema.skipped:
         listed = "; ".join(f"'{column}' is {why}" for column, why in schema.skipped)
@@ -73,6 +81,32 @@ def _profile(
     fragment: Fragment, *, source: Source, schema: FeatureSchema, storage_options: dict
 ) -> FragmentProfile:
     return profile_fragment(source, schema, fragment, storage_options)
+
+
+def _check_output(context: Context) -> None:
+    uri = context.config.source.uri.removeprefix("file://")
+    if os.path.isdir(uri) and Path(os.path.abspath(uri)) in context.output.parents:
+        raise ConfigError(
+            f"output.uri: {context.output} lies in the source folder {uri}, so the next run would "
+            "read its own results; name a folder outside, or a source like "
+            f"'{os.path.join(uri, '*.parquet')}'"
+        )
+
+
+def _check_label(source: Source, label: str | None) -> None:
+    if label is not None and pa.types.is_nested(source.arrow_schema.field(label).type):
+        raise ConfigError(
+            f"source.label: column '{label}' is of type {source.column(label).type}; labels are "
+            "text or numbers"
+        )
+
+
+def _check_weight(source: Source, weight: str | None) -> None:
+    if weight is not None and source.column(weight).kind not in (NUMERIC, BOOLEAN):
+        raise ConfigError(
+            f"source.weight: column '{weight}' is of type {source.column(weight).type}; weights "
+            "are numbers"
+        )
 
 
 def _check_clusters(n_clusters: int | tuple[int, ...], n_rows: int) -> None:

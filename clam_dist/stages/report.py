@@ -13,7 +13,7 @@ from clam_dist import __version__
 from clam_dist.assign import Labeller
 from clam_dist.models.bundle import save_bundle
 from clam_dist.reporting.report import write_report
-from clam_dist.stages.context import STAGE_NAMES, Context, StageResult
+from clam_dist.stages.context import STAGE_NAMES, Context, StageResult, strictly
 from clam_dist.stages.evaluate import read_sums
 from clam_dist.stages.scoring import assignment_of
 from clam_dist.stages.train import read_result
@@ -109,6 +109,7 @@ def run_record(context: Context) -> dict[str, Any]:
     return {
         "config": context.config.public_dict(),
         "resolved": {
+            "model.n_clusters": train["winner"]["n_clusters"],
             "model.beta": train["winner"]["beta"],
             "model.objective": train["winner"]["objective"],
             "train.batch_rows": train["batch_rows"],
@@ -120,6 +121,7 @@ def run_record(context: Context) -> dict[str, Any]:
             "cluster.workers": context.executor.workers if context.started else None,
             "training_ranks": train["ranks"],
         },
+        "candidates": strictly({"all": read_result(context)["members"]})["all"],
         "digest": context.config.run_digest(),
         "stages": {
             name: {"digest": manifest["digest"], "seconds": manifest["seconds"]}

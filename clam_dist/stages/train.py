@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from clam_dist.data.shards import ShardFile, plan_shard_rows, virtual_shards
-from clam_dist.errors import DataError
+from clam_dist.errors import ConfigError, DataError
 from clam_dist.evaluation.labelings import score_labelings
 from clam_dist.executor import Event
 from clam_dist.models.factory import build_model
@@ -68,6 +69,11 @@ def run(context: Context) -> StageResult:
     results = context.executor.gang(train_rank, plan, world_size=ranks, on_event=on_event)
     result = results[0]
     winner = result["winner"]
+    if winner["loss"] - winner["loss"] != 0:
+        context.warn(
+            "the loss of the chosen candidate is not finite: training diverged, and its start was "
+            "kept; lower train.learning_rate, or leave it auto"
+        )
     if winner["n_used"] < winner["n_clusters"]:
         context.warn(
             f"{winner['n_used']} of {winner['n_clusters']} clusters are in use: no member of the "
@@ -173,11 +179,20 @@ def model_settings(context: Context) -> dict[str, Any]:
 
 
 def choose_device(device: str) -> str:
-    """``auto`` is CUDA where torch finds it."""
+    """``auto`` is CUDA where torch finds it.
+
+    Raises
+    ------
+    ConfigError
+        CUDA was asked for and is not there.
+    """
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(
+            "train.device: cuda was asked for and torch finds no CUDA device here; use auto or "
+            "cpu, or install a CUDA build of torch on a machine with a GPU"
+        )
     if device != "auto":
         return device
-    import torch
-
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
@@ -240,6 +255,11 @@ def _check_distinct(context: Context, starts: Mapping[int, Starts], *, sampled: 
     for k, start in starts.items():
         if start.n_distinct >= k:
             continue
+        if start.n_distinct == 1 and not sampled:
+            raise DataError(
+                "source.uri: all rows are alike in every feature, so there is nothing to cluster; "
+                "choose other columns with source.features"
+            )
         what = f"{k} clusters were asked for and the rows have {start.n_distinct} distinct values"
         if not sampled:
             raise DataError(f"model.n_clusters: {what}; ask for {start.n_distinct} or fewer")

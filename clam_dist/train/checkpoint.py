@@ -8,14 +8,18 @@ it likes and change nothing.
 from __future__ import annotations
 
 import json
+import logging
 import os
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 CURRENT = "current.json"
+
+logger = logging.getLogger("clam_dist")
 
 
 def save_checkpoint(
@@ -49,27 +53,37 @@ def publish_checkpoint(folder: str | Path, name: str, digest: str) -> None:
 
 
 def read_current(folder: str | Path) -> dict[str, Any] | None:
-    """The published record, None where there is none."""
+    """The published record, None where there is none or it is damaged."""
     path = Path(folder) / CURRENT
     if not path.exists():
         return None
-    record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        logger.warning("%s cannot be read (%s): no checkpoint is taken up", path, error)
+        return None
     return record
 
 
 def load_checkpoint(
     folder: str | Path, digest: str
 ) -> tuple[dict[str, torch.Tensor], dict[str, Any]] | None:
-    """The current checkpoint of this very plan, or None.
+    """The current checkpoint of this very plan, the one before where it is damaged, or None.
 
     A record of another digest (an older config in the same folder) is not used.
     """
     record = read_current(folder)
     if record is None or record["digest"] != digest:
         return None
-    folder = Path(folder)
-    state: dict[str, Any] = json.loads((folder / f"{record['name']}.json").read_text("utf-8"))
-    return load_file(folder / f"{record['name']}.safetensors"), state
+    for name in (record["name"], record["previous"]):
+        if name is None:
+            continue
+        try:
+            text = (Path(folder) / f"{name}.json").read_text("utf-8")
+            return load_file(Path(folder) / f"{name}.safetensors"), json.loads(text)
+        except (OSError, ValueError, SafetensorError) as error:
+            logger.warning("checkpoint %s in %s cannot be read (%s)", name, folder, error)
+    return None
 
 
 def _write_json(path: Path, value: dict[str, Any]) -> None:

@@ -22,7 +22,7 @@ from clam_dist.train.reduction import lanes_to_read
 from clam_dist.train.reseeding import reseed
 from clam_dist.train.result import score_candidates, write_result
 from clam_dist.train.schedule import ROUND_STEPS
-from clam_dist.train.selection import keep_best
+from clam_dist.train.selection import describe, keep_best
 from clam_dist.train.state import TrainState
 from clam_dist.train.step import batch_sums
 
@@ -81,8 +81,14 @@ def run(state: TrainState) -> dict[str, Any]:
 def _next_segment(state: TrainState, segment: Segment, following: Segment) -> None:
     members = state.members
     if len(members) > segment.keep:
+        state.say(f"choosing the best of {len(members)} candidates to go on with")
         scores = score_candidates(state, [g.best for g in state.groups], SEARCH_QUERIES)
         kept = set(keep_best(members, scores, segment.keep, state.plan.select))
+        state.dropped += [
+            describe(member, score, "dropped")
+            for position, (member, score) in enumerate(zip(members, scores, strict=True))
+            if position not in kept
+        ]
         state.keep([members[position].index for position in sorted(kept)])
     if following.phase == "train":
         state.rounds = 0

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 from clam_dist.train.members import Member
 from clam_dist.train.plan import FINAL_QUERIES
-from clam_dist.train.selection import Score, full, passed_over, rank_members
+from clam_dist.train.selection import Score, describe, passed_over, rank_members
 from clam_dist.train.state import TrainState
 
 MODEL_FILE, RESULT_FILE = "model.safetensors", "result.json"
@@ -82,6 +82,7 @@ def write_result(state: TrainState) -> dict[str, Any]:
     so that training can only add to what the search had.
     """
     members: list[Member] = list(state.members)
+    state.say(f"choosing among {len(members)} trained candidates")
     trained = score_candidates(state, [group.best for group in state.groups], FINAL_QUERIES)
     scores, states = list(trained), ["trained"] * len(members)
     candidates = [(group, p) for group in state.groups for p in range(len(group.members))]
@@ -102,14 +103,14 @@ def write_result(state: TrainState) -> dict[str, Any]:
     by_loss = rank_members(members, scores, "loss")[0]
     winner = ranked[0]
     table = [
-        {**member.to_json(), **score.to_json(), "state": state, "full": full(member, score)}
-        for member, score, state in zip(members, scores, states, strict=True)
+        describe(member, score, origin)
+        for member, score, origin in zip(members, scores, states, strict=True)
     ]
     result = {
         "winner": table[winner],
         "by_loss": table[by_loss],
-        "members": table,
-        "passed_over": passed_over(members, scores, winner),
+        "members": [*table, *state.dropped],
+        "passed_over": passed_over([*table, *state.dropped], table[winner]),
         "history": curve(state.history, members[winner].index),
         "reseeded": state.reseeded,
     }

@@ -76,17 +76,33 @@ def keep_best(
     return sorted(kept)
 
 
-def passed_over(
-    members: Sequence[Member], scores: Sequence[Score], winner: int
-) -> list[dict[str, Any]]:
-    """Members with a greater silhouette than the winner's that the guard rejected, and why."""
+def describe(member: Member, score: Score, state: str) -> dict[str, Any]:
+    """One row of the candidates' table: settings, scores, what became of it."""
+    return {
+        **member.to_json(),
+        **score.to_json(),
+        "state": state,
+        "full": full(member, score),
+    }
+
+
+def passed_over(table: Sequence[dict[str, Any]], winner: dict[str, Any]) -> list[dict[str, Any]]:
+    """Candidates with a greater silhouette than the winner's that the guard rejected, and why.
+
+    Parameters
+    ----------
+    table
+        Rows as :func:`describe` gives them.
+    winner
+        The chosen one of them.
+    """
     rows = []
-    for member, score in zip(members, scores, strict=True):
-        better = score.silhouette > scores[winner].silhouette
-        if better and not full(member, score):
-            if score.n_used < member.n_clusters:
-                why = f"uses {score.n_used} of {member.n_clusters} clusters"
-            else:
-                why = f"its smallest cluster holds {score.smallest_share:.3%} of the rows"
-            rows.append({"member": member.index, "silhouette": score.silhouette, "why": why})
+    for row in table:
+        if row["full"] or not row["silhouette"] > winner["silhouette"]:
+            continue
+        if row["n_used"] < row["n_clusters"]:
+            why = f"uses {row['n_used']} of {row['n_clusters']} clusters"
+        else:
+            why = f"its smallest cluster holds {row['smallest_share']:.3%} of the rows"
+        rows.append({"member": row["index"], "silhouette": row["silhouette"], "why": why})
     return rows

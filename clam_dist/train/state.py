@@ -24,7 +24,7 @@ from clam_dist.train.population import Group, build_group
 
 CHECKPOINT_SECONDS = 1.0
 """Rounds that follow sooner than this after a checkpoint do not write another."""
-COUNTERS = ("segment", "epoch", "step", "rounds", "history", "running", "reseeded")
+COUNTERS = ("segment", "epoch", "step", "rounds", "history", "running", "reseeded", "dropped")
 
 
 class TrainState:
@@ -53,6 +53,7 @@ class TrainState:
         self.running: list[list[float]] = []
         self.found: dict[int, dict[str, torch.Tensor]] = {}
         self.reseeded = 0
+        self.dropped: list[dict[str, Any]] = []
         self.groups: list[Group] = []
         self.saved_at = time.monotonic()
         self.sample = np.load(Path(plan.shards_folder) / "sample.x.npy", mmap_mode="r")
@@ -138,7 +139,7 @@ class TrainState:
     def say(self, message: str) -> None:
         """A line for the run's log, from rank 0."""
         if self.collective.rank == 0:
-            self.collective.report({"event": "log", "level": "INFO", "message": message})
+            self.collective.report({"event": "note", "message": message})
 
     def keep(self, indices: Sequence[int]) -> None:
         """Drop all members but those of these indices."""

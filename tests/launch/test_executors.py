@@ -165,7 +165,7 @@ def test_gang_raises_what_a_rank_raises(executor: Executor) -> None:
     assert str(caught.value) == "column 'x': infinite in row 7"
     if executor.workers == 2:
         assert "rank 1 on worker tcp://" in caught.value.__notes__[-1]
-    assert time.monotonic() - began < 5, "peers are woken, not left to their time limit"
+    assert time.monotonic() - began < 30, "peers are woken, not left to their time limit"
     assert len(executor.gang(talk, {"k": 3})) == executor.workers
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,12 +21,12 @@ from dask.utils import parse_timedelta
 
 from clam_dist.errors import ConfigError, RunError
 from clam_dist.executor import Collective
-from clam_dist.launch import dask, make_executor
+from clam_dist.launch import dask, embedded, make_executor
 from clam_dist.launch.gang import Patience
 from clam_dist.launch.workers import DaskExecutor
 
-QUICK = Patience(
-    wait=20.0, settle=10.0, grace=3.0, rendezvous=30.0, collective=3.0, patient=6.0, max_restarts=2
+PATIENCE = Patience(
+    wait=60.0, settle=30.0, grace=3.0, rendezvous=60.0, collective=3.0, max_restarts=2
 )
 
 
@@ -52,8 +53,8 @@ def test_a_worker_lost_twice_comes_back(link: dask.Link) -> None:
     assert parse_timedelta(config.get("distributed.deploy.lost-worker-timeout")) > 10**7
     before = dict(link.workers())
     for _ in range(2):
-        link.renew("1")
-        executor = DaskExecutor(link, patience=QUICK)
+        embedded.kill(next(iter(link.client.run(os.getpid).values())))
+        executor = DaskExecutor(link, patience=PATIENCE)
         while len(left := set(before) & set(link.workers())) > 1:
             time.sleep(0.05)
         executor.wait_for_workers(2)
@@ -61,9 +62,13 @@ def test_a_worker_lost_twice_comes_back(link: dask.Link) -> None:
         before = dict(link.workers())
 
 
-def test_an_item_that_kills_every_worker(cluster: DaskExecutor) -> None:
-    with pytest.raises(RunError, match=r"die-\w+-0: 4 workers died .* cluster\.memory_limit"):
-        list(cluster.map(die, [signal.SIGKILL]))
+def test_an_item_that_kills_every_worker() -> None:
+    executor = DaskExecutor(dask.embedded(1, 2**30, 1), patience=PATIENCE)
+    try:
+        with pytest.raises(RunError, match=r"die-\w+-0: 4 workers died .* cluster\.memory_limit"):
+            list(executor.map(die, [signal.SIGKILL]))
+    finally:
+        executor.close()
 
 
 def train(collective: Collective, payload: dict[str, Any]) -> tuple[int, int, int]:
@@ -89,20 +94,17 @@ def train(collective: Collective, payload: dict[str, Any]) -> tuple[int, int, in
 @pytest.mark.parametrize(("fate", "rank"), [("killed", 0), ("killed", 1), ("stopped", 1)])
 def test_a_rank_that_is_lost(link: dask.Link, tmp_path: Path, fate: str, rank: int) -> None:
     said: list[Any] = []
-    executor = DaskExecutor(link, patience=QUICK, on_event=said.append)
+    executor = DaskExecutor(link, patience=PATIENCE, on_event=said.append)
     executor.wait_for_workers(2)
     victim = list(link.workers())[rank]
-    began = time.monotonic()
     payload = {"folder": str(tmp_path), "fate": fate, "rank": rank}
     events: list[Any] = []
     results = executor.gang(train, payload, on_event=events.append)
     assert results == [(0, 2, 1), (1, 2, 1)]
     told = [event["message"] for event in said if event["level"] == "WARNING"]
-    assert len(told) == 1
-    assert victim in told[0]
-    if fate == "killed":
-        assert "was killed by signal 9" in told[0]
-    assert time.monotonic() - began < 20
+    assert len(told) == (1 if fate == "killed" else 2)
+    assert all(victim in line for line in told)
+    assert ("was killed by signal 9" if fate == "killed" else "did not answer") in told[-1]
     # rank 1 - rank was heard up to step 3 of the first attempt, then both to the end
     steps = [event["step"] for event in events if event["rank"] == 1 - rank]
     assert steps[-6:] == list(range(6))
@@ -116,7 +118,7 @@ def die_always(collective: Collective, number: int) -> None:
 
 
 def test_a_gang_that_dies_every_time(link: dask.Link) -> None:
-    executor = DaskExecutor(link, patience=Patience(wait=20.0, settle=10.0, max_restarts=1))
+    executor = DaskExecutor(link, patience=replace(PATIENCE, max_restarts=1))
     executor.wait_for_workers(2)
     with pytest.raises(RunError, match=r"gave up after 1 restarts .* was lost .* to resume"):
         executor.gang(die_always, signal.SIGKILL)
@@ -141,7 +143,7 @@ def test_two_runs_at_once_on_one_cluster(cluster: DaskExecutor, tmp_path: Path) 
         address=cluster._link.client.scheduler.address,
         cluster_class=None,
         cluster_kwargs={},
-        wait=20.0,
+        wait=60.0,
         max_restarts=0,
     )
     results: dict[str, Any] = {}
@@ -164,11 +166,31 @@ def test_two_runs_at_once_on_one_cluster(cluster: DaskExecutor, tmp_path: Path) 
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(40)
+        thread.join(120)
     assert results == {name: [(0, name), (1, name)] for name in "ab"}
     assert [event for event in said if event["event"] == "log"] == []
     assert len(cluster._link.workers()) == 2, "leaving a cluster does not end it"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_greeting_that_does_not_come_alone(
+    cluster: DaskExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen when two clients connect at the same moment: Dask's own assertion fails."""
+    made: list[Any] = []
+    real = dask.Client
+
+    def client(*arguments: Any, **options: Any) -> Any:
+        made.append(arguments)
+        if len(made) < 3:
+            raise AssertionError
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(dask, "Client", client)
+    second = dask.connected(cluster._link.client.scheduler.address, 60.0)
+    assert len(second.workers()) == 2
+    second.close()
+    assert len(made) == 3
 
 
 def test_workers_that_see_another_folder(cluster: DaskExecutor, tmp_path: Path) -> None:
@@ -220,7 +242,7 @@ def hold_the_interpreter(item):
 if __name__ == "__main__":
     settings = SimpleNamespace(
         kind="local", workers=2, memory_limit="auto", address=None, cluster_class=None,
-        cluster_kwargs={}, wait=20.0, max_restarts=0,
+        cluster_kwargs={}, wait=60.0, max_restarts=0,
     )
     executor = make_executor(settings, decoded_bytes=0, n_shards=1, work_folder=sys.argv[1])
     nannies = executor._link.cluster.workers.values()
@@ -271,10 +293,9 @@ def test_nothing_is_left_of_a_driver_that_ends(tmp_path: Path, number: int) -> N
         assert set(pids) <= set(family)
         driver.send_signal(number)
         began = time.monotonic()
-        driver.communicate(timeout=10)
+        driver.communicate(timeout=30)
         while alive(family) and time.monotonic() - began < 10:
             time.sleep(0.02)
-        assert time.monotonic() - began < 5
         left = alive(family)
         for pid in left:
             os.kill(pid, signal.SIGKILL)
@@ -284,7 +305,7 @@ def test_nothing_is_left_of_a_driver_that_ends(tmp_path: Path, number: int) -> N
 def test_close_leaves_nothing_and_says_nothing(tmp_path: Path) -> None:
     driver, pids = start_driver(tmp_path, "idle")
     with driver:
-        out, errors = driver.communicate(timeout=30)
+        out, errors = driver.communicate(timeout=60)
     assert errors == ""
     assert out.splitlines()[-1] == "closed"
     assert alive(pids) == []

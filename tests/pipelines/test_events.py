@@ -63,7 +63,7 @@ class Lines:
         ),
         (
             {"event": "cluster", "workers": 1, "dashboard": None},
-            (logging.INFO, "1 workers; no Dask dashboard"),
+            (logging.INFO, "1 worker; no Dask dashboard"),
         ),
         (
             {"event": "log", "level": "ERROR", "message": "lost 50 % of {x}", "worker": "worker-1"},

@@ -55,3 +55,29 @@ def test_another_digest_is_not_used(tmp_path):
     save(tmp_path, "a")
     publish_checkpoint(tmp_path, "a", "one")
     assert load_checkpoint(tmp_path, "two") is None
+
+
+@pytest.mark.parametrize("suffix", [".json", ".safetensors"])
+@pytest.mark.parametrize("damage", ["cut", "gone"])
+def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path, suffix, damage, caplog):
+    for value, name in enumerate(("a", "b")):
+        save(tmp_path, name, float(value))
+        publish_checkpoint(tmp_path, name, "d")
+    path = tmp_path / f"b{suffix}"
+    if damage == "cut":
+        path.write_bytes(path.read_bytes()[:5])
+    else:
+        path.unlink()
+    tensors, _ = load_checkpoint(tmp_path, "d")
+    assert float(tensors["w"][0, 0]) == 0.0
+    assert "cannot be read" in caplog.text
+    (tmp_path / "a.json").unlink()
+    assert load_checkpoint(tmp_path, "d") is None
+
+
+def test_a_damaged_record_is_no_checkpoint(tmp_path, caplog):
+    save(tmp_path, "a")
+    publish_checkpoint(tmp_path, "a", "d")
+    (tmp_path / "current.json").write_text("{")
+    assert load_checkpoint(tmp_path, "d") is None
+    assert "no checkpoint is taken up" in caplog.text

@@ -219,9 +219,10 @@ def test_training_finds_the_blobs_and_the_search_keeps_full_members(tmp_path):
     assert winner["n_used"] == 4
     assert winner["full"]
     assert winner["silhouette"] > 0.5
-    best = max(m["silhouette"] for m in result["members"] if m["full"])
-    assert winner["silhouette"] == best
-    assert len(result["members"]) == 8  # four finalists, each trained and as the search found it
+    final = [m for m in result["members"] if m["state"] != "dropped"]
+    assert winner["silhouette"] == max(m["silhouette"] for m in final if m["full"])
+    assert len(final) == 8  # four finalists, each trained and as the search found it
+    assert {m["index"] for m in result["members"]} == set(range(8))
 
 
 def test_validation_loss_falls(tmp_path):

@@ -3,7 +3,7 @@
 import math
 
 from clam_dist.train.members import Member
-from clam_dist.train.selection import Score, full, keep_best, passed_over, rank_members
+from clam_dist.train.selection import Score, describe, full, keep_best, passed_over, rank_members
 
 
 def member(index, k=4):
@@ -15,7 +15,8 @@ def test_full_members_come_before_a_better_silhouette_of_fewer_clusters():
     scores = [Score(0.10, 4, 0.2, 3.0), Score(0.66, 2, 0.0, 1.0), Score(0.12, 4, 0.1, 2.0)]
     assert rank_members(members, scores) == [2, 0, 1]
     assert rank_members(members, scores, "loss") == [2, 0, 1]
-    rows = passed_over(members, scores, 2)
+    table = [describe(m, s, "trained") for m, s in zip(members, scores, strict=True)]
+    rows = passed_over(table, table[2])
     assert [row["member"] for row in rows] == [1]
     assert "2 of 4 clusters" in rows[0]["why"]
 
@@ -25,7 +26,8 @@ def test_a_tiny_cluster_counts_as_unused():
     scores = [Score(0.9, 4, 0.001, 1.0), Score(0.1, 4, 0.2, 1.0)]
     assert not full(members[0], scores[0])
     assert rank_members(members, scores) == [1, 0]
-    assert "0.100%" in passed_over(members, scores, 1)[0]["why"]
+    table = [describe(m, s, "trained") for m, s in zip(members, scores, strict=True)]
+    assert "0.100%" in passed_over(table, table[1])[0]["why"]
 
 
 def test_without_full_members_the_most_clusters_win_and_nan_is_last():

@@ -20,8 +20,9 @@ from clam_dist.train.schedule import (
 
 SEARCH_STEPS = 640
 """Steps of the whole search on the sample: enough for Adam to settle (measured on ten sets)."""
-HALVINGS = 4
-"""Times that the search drops the worse half, at most."""
+RUNG_SHARES = (0.1, 0.1, 0.2, 0.6)
+"""Of the search's passes, between the times that it drops the worse half: early rungs hold many
+members and tell the hopeless apart soon, late ones train the few."""
 
 Scorer = Callable[
     [np.ndarray, np.ndarray, Sequence[int], "np.ndarray | None", int, int], list[float]
@@ -137,14 +138,12 @@ def plan_segments(
     first = 0
     if most > FINALISTS or len(by_clusters) > 1:
         per_pass = max(1, -(-sample_rows // search_batch_rows(sample_rows)))
-        passes = max(2 * HALVINGS, -(-SEARCH_STEPS // per_pass))
+        passes = max(2 * len(RUNG_SHARES), -(-SEARCH_STEPS // per_pass))
         keep = most
-        # Equal shares of the passes: early rungs hold many members, late ones train the few.
-        share = max(1, passes // (HALVINGS + 1))
-        for rung in range(HALVINGS):
-            last = rung == HALVINGS - 1
+        for rung, share in enumerate(RUNG_SHARES):
+            last = rung == len(RUNG_SHARES) - 1
             keep = FINALISTS if last else max(FINALISTS, keep // 2)
-            length = passes - first if last else share
+            length = passes - first if last else max(1, round(share * passes))
             segments.append(Segment("search", length, first, keep))
             first += length
     searched = bool(segments)

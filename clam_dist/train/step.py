@@ -14,7 +14,7 @@ from clam_dist.models.rows import to_tensors
 from clam_dist.train.population import Group
 from clam_dist.train.reduction import combine
 
-WORK_FOR_THREADS = 1e7
+WORK_FOR_THREADS = 5e6
 """Multiply-adds of a task from which on threads gain: 1.3 to 1.7 times at 64 features and more;
 below, handing over the interpreter's lock costs more than it brings (14 features: .8 times)."""
 

@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 def data(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("data") / "vowels.parquet"
     # Enough rows for batches of several micro-batches.
-    write_demo("vowels", path, rows=300_000)
+    write_demo("vowels", path, rows=530_000)
     return path
 
 

@@ -125,7 +125,7 @@ def make_plan(folder, *, missing=0.0, weighted=False, uneven=(700, 300, 1, 0, 99
         weighted=weighted,
         has_missing=missing > 0,
         seed=3,
-        batch_rows=4096,
+        batch_rows=8192,
         search_batch_rows=64,
         members=tuple(members),
         segments=(Segment("search", 1, 0, 4), Segment("train", 4, 0, 1)),

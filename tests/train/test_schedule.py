@@ -29,9 +29,9 @@ def test_batches_are_powers_of_two_within_bounds(n_rows):
 def test_sizes_by_hand():
     assert [power_of_two(v) for v in (0.2, 1, 2, 3, 1023, 1024)] == [1, 1, 2, 2, 512, 1024]
     assert auto_batch_rows(1_000_000) == 8192
-    assert lanes_of(8192) == 8
+    assert lanes_of(8192) == 4
     assert lanes_of(256) == 1
-    assert auto_epochs(1_000_000, 8192, searched=True) == 3
+    assert auto_epochs(1_000_000, 8192, searched=True) == 2
     assert auto_epochs(10**9, 65_536, searched=True) == 2
 
 

@@ -12,11 +12,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from clam_dist.config import SourceConfig
+from clam_dist.data.features import Feature
 from clam_dist.data.files import size_text
 from clam_dist.data.parquet import open_parquet
 from clam_dist.data.profile import Profile, merge_profiles, profile_fragment
 from clam_dist.data.selection import resolve_widths, select_features
 from clam_dist.data.source import CATEGORY, Source, plan_fragments
+from clam_dist.data.statistics import Statistics
 from clam_dist.errors import DataError
 
 FRAGMENT_ROWS = 131_072
@@ -72,10 +74,17 @@ def inspect_source(config: SourceConfig) -> Inspection:
     return Inspection(source, merge_profiles(schema, parts))
 
 
+def _missing(feature: Feature, part: Statistics) -> int:
+    if feature.width == 0:  # a category column without any category has nothing to count by
+        return part.rows
+    # A category's dimensions are missing together: they are one value.
+    return int(part.missing.max() if feature.kind == CATEGORY else part.missing.sum())
+
+
 def summaries(profile: Profile) -> list[dict[str, Any]]:
     """One JSON-able entry for each feature column.
 
-    ``missing`` counts rows; ``mean`` and ``deviation`` (population) are those of a column of one
+    ``missing`` counts values (of a list column those in its lists); ``mean`` and ``deviation`` (population) are those of a column of one
     dimension, ``minimum`` and ``maximum`` of all its dimensions; None where no value was seen.
     """
     entries, start = [], 0
@@ -90,8 +99,7 @@ def summaries(profile: Profile) -> list[dict[str, Any]]:
                 "kind": feature.kind,
                 "type": feature.type,
                 "dimensions": feature.width,
-                # A category column without any category has no dimension to count by.
-                "missing": int(part.missing.max(initial=0)) if feature.width else part.rows,
+                "missing": _missing(feature, part),
                 "mean": float(part.mean[0]) if single else None,
                 "deviation": float(np.sqrt(part.variance[0])) if single else None,
                 "minimum": float(part.minimum[seen].min()) if seen.any() else None,

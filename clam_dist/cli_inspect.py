@@ -84,8 +84,9 @@ def _missing(feature: Feature, part: Statistics) -> int:
 def summaries(profile: Profile) -> list[dict[str, Any]]:
     """One JSON-able entry for each feature column.
 
-    ``missing`` counts values (of a list column those in its lists); ``mean`` and ``deviation`` (population) are those of a column of one
-    dimension, ``minimum`` and ``maximum`` of all its dimensions; None where no value was seen.
+    ``missing`` counts values (of a list column those in its lists); ``mean`` and ``deviation``
+    (population) are those of a column of one dimension, ``minimum`` and ``maximum`` of all its
+    dimensions; None where no value was seen.
     """
     entries, start = [], 0
     for feature in profile.schema.features:

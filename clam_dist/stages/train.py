@@ -23,6 +23,7 @@ from clam_dist.train.checkpoint import publish_checkpoint
 from clam_dist.train.loop import train_rank
 from clam_dist.train.members import STARTS, plan_members
 from clam_dist.train.plan import (
+    FINAL_QUERIES,
     TrainPlan,
     plan_segments,
     resolve_batch_rows,
@@ -34,7 +35,7 @@ KMEANS_TRIES, KMEANS_WORK = 10, 2e8
 """k-means runs on the sample, and the multiply-adds a pass from which on they are but four. The
 least inertia gives beta its unit."""
 NEAR_BEST = 1.05
-"""Runs of at most this multiple of the least inertia can be the first start: local optima of
+"""Runs of at most this multiple of the least inertia can be the second start: local optima of
 k-means differ more in silhouette than in inertia (.122 to .126 on a million rows of vowels)."""
 SMALLEST_INERTIA = 1e-6
 """Floor of the inertia a row that sets beta's unit: of rows that are all alike it is 0."""
@@ -230,12 +231,12 @@ def compute_starts(
     count = KMEANS_TRIES if x.size * n_clusters <= KMEANS_WORK else 4
     tries, n_distinct = starts(x, weight, n_clusters, count, "kmeans", seed)
     inertias = [inertia_a_row(x, weight, prototypes) for prototypes in tries]
-    best = _best_try(x, weight, tries, inertias, seed)
+    first = [int(np.argmin(inertias)), _best_try(x, weight, tries, inertias, seed)]
     drawn = []
     for restart in range(restarts):
         kind = STARTS[restart % len(STARTS)]
-        if restart == 0:
-            drawn.append(tries[best])
+        if restart < len(first):
+            drawn.append(tries[first[restart]])
         else:
             # A seed of its own for each restart: those of one kind must differ.
             drawn.append(starts(x, weight, n_clusters, restart + 1, kind, seed)[0][restart])
@@ -251,13 +252,19 @@ def _best_try(
     inertias: Sequence[float],
     seed: int,
 ) -> int:
-    """The k-means run of greatest sampled silhouette among those of nearly the least inertia."""
-    near = [i for i, inertia in enumerate(inertias) if inertia <= NEAR_BEST * min(inertias)]
-    if len(near) == 1:
-        return near[0]
+    """The k-means run of greatest silhouette among those of nearly the least inertia.
+
+    If that is the run of least inertia, the next best: two starts that are one are a waste.
+    """
+    least = int(np.argmin(inertias))
+    most = NEAR_BEST * inertias[least]
+    near = [i for i, inertia in enumerate(inertias) if inertia <= most and i != least]
+    if not near:
+        return least
     rows = fill_missing(x)
     labels = np.stack([_nearest(rows, tries[i])[0] for i in near])
-    scores = score_labelings(rows, labels, [tries.shape[1]] * len(near), weight, seed)
+    clusters = [tries.shape[1]] * len(near)
+    scores = score_labelings(rows, labels, clusters, weight, seed, FINAL_QUERIES)
     return near[int(np.argmax(np.nan_to_num(scores, nan=-2.0)))]
 
 

@@ -17,7 +17,7 @@ import torch
 
 from clam_dist.data.reader import ShardFile, ShardReader
 from clam_dist.executor import Collective
-from clam_dist.train.plan import SEARCH_QUERIES, Segment, TrainPlan
+from clam_dist.train.plan import Segment, TrainPlan, rung_queries
 from clam_dist.train.reduction import lanes_to_read
 from clam_dist.train.reseeding import reseed
 from clam_dist.train.result import score_candidates, write_result
@@ -82,7 +82,7 @@ def _next_segment(state: TrainState, segment: Segment, following: Segment) -> No
     members = state.members
     if len(members) > segment.keep:
         state.say(f"choosing the best of {len(members)} candidates to go on with")
-        scores = score_candidates(state, [g.best for g in state.groups], SEARCH_QUERIES)
+        scores = score_candidates(state, [g.best for g in state.groups], rung_queries(len(members)))
         kept = set(keep_best(members, scores, segment.keep, state.plan.select))
         state.dropped += [
             describe(member, score, "dropped")

@@ -31,9 +31,11 @@ def test_nearest_by_hand():
     assert squared.tolist() == [1.0, 1.0]
 
 
-def test_the_first_start_is_the_best_by_silhouette_among_near_equals(rows):
+def test_the_second_start_is_the_best_by_silhouette_among_near_equals(rows):
     x, centres = rows
     off = centres + np.float32([3.0, 3.0])  # a worse partition
-    tries = np.stack([off, centres])
-    assert _best_try(x, None, tries, [1.0, 1.01], seed=0) == 1
-    assert _best_try(x, None, tries, [1.0, 2.0], seed=0) == 0  # too far from the least inertia
+    worse = centres + np.float32([2.0, -3.0])
+    tries = np.stack([off, worse, centres])
+    assert _best_try(x, None, tries, [1.0, 1.01, 1.02], seed=0) == 2
+    assert _best_try(x, None, tries, [1.0, 1.01, 2.0], seed=0) == 1  # too far from the least
+    assert _best_try(x, None, tries, [1.0, 2.0, 2.0], seed=0) == 0  # no other is near

@@ -21,7 +21,7 @@ def test_auto_spans_scales_objectives_and_restarts():
     members = plan()
     assert len(members) == 2 * len(AUTO_SCALES) * 4
     assert [m.index for m in members] == list(range(len(members)))
-    assert {m.start for m in members} == {"kmeans", "kmeans++", "normal", "rows"}
+    assert [m.start for m in members[:4]] == ["kmeans", "kmeans", "normal", "rows"]
     assert min(AUTO_SCALES) == 0.05
     assert max(AUTO_SCALES) == 32
     for m in members:

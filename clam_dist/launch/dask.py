@@ -37,12 +37,27 @@ INSTALL = {"dask_cuda": "clam-dist[gpu]"}
 
 @dataclass(frozen=True)
 class WorkerInfo:
-    """A worker as the scheduler sees it; ``ready`` when it takes new tasks."""
+    """A worker as the scheduler sees it.
+
+    Attributes
+    ----------
+    name : str
+        Unique among the workers; an embedded worker that was replaced keeps it.
+    host : str
+        Address or name that its peers reach it by.
+    threads : int
+        Compute threads of a rank.
+    ready : bool
+        Whether it takes new tasks.
+    heard : float
+        When it last gave a sign of life, on the scheduler's clock.
+    """
 
     name: str
     host: str
     threads: int
     ready: bool
+    heard: float
 
 
 @dataclass
@@ -93,6 +108,7 @@ class Link:
                 host=get_address_host(address),
                 threads=self.threads or int(worker["nthreads"]),
                 ready=worker.get("status", "running") == "running",
+                heard=float(worker["last_seen"]),
             )
             for address, worker in told.items()
         }
@@ -146,6 +162,16 @@ class Link:
         if self._lock is None:
             self._lock = Lock(GANG_LOCK, scheduler_rpc=self.client.scheduler, loop=self.client.loop)
         return self._lock
+
+    def kill(self, name: str, pid: int | None) -> None:
+        """End an embedded worker, whatever it does; its nanny starts another.
+
+        The process that a rank names goes before what the nanny believes, which after quick
+        restarts may be one restart old.
+        """
+        for nanny in self.cluster.workers.values() if self.nannies else ():
+            if str(nanny.name) == name and (pid or nanny.pid):
+                kill(pid or nanny.pid)
 
     def why_lost(self, worker: str) -> str:
         """What the nannies last said, for an embedded worker; otherwise nothing is known."""

@@ -42,6 +42,8 @@ class Patience:
         For an ``all_gather``.
     patient : float
         For the other collective calls, before which rank 0 may work alone.
+    silent : float
+        For a sign of life of a worker; long calls that hold the interpreter's lock give none.
     max_restarts : int
         Times a gang is started again after a failure.
     """
@@ -52,6 +54,7 @@ class Patience:
     rendezvous: float = 600.0
     collective: float = 60.0
     patient: float = 600.0
+    silent: float = 90.0
     max_restarts: int = 5
 
 
@@ -82,8 +85,15 @@ class Pool(Protocol):
         """What ranks sent since the last call; waits up to ``seconds`` for something to happen."""
         ...
 
-    def renew(self, worker: str, pid: int) -> None:
-        """Kill a worker process that no longer answers, where it is ours to kill and replace."""
+    def renew(self, worker: str, pid: int | None) -> None:
+        """Kill a worker that no longer answers, where it is ours to kill and replace.
+
+        ``pid`` is its process, where its rank has told it.
+        """
+        ...
+
+    def silence(self, worker: str) -> float:
+        """Seconds since the last sign of life of a worker that is there."""
         ...
 
     def seat_details(self, worker: str) -> tuple[str, int]:
@@ -177,8 +187,7 @@ def run_gang(
         for rank in attempt.pending:
             # Replaced, a worker has a new address; not replaced, it still hangs.
             aside.add(attempt.seats[rank].worker)
-            if rank in attempt.pids:
-                pool.renew(attempt.seats[rank].worker, attempt.pids[rank])
+            pool.renew(attempt.seats[rank].worker, attempt.pids.get(rank))
         raise_if_its_own(attempt)
         cause = describe_failure(attempt)
         if restart < patience.max_restarts:
@@ -265,6 +274,8 @@ def _run_attempt(
                 attempt.handles[seat.rank] = pool.start(seat, attempt.store, work)
         _collect(pool, attempt)
         now = time.monotonic()
+        if any(pool.silence(attempt.seats[r].worker) > patience.silent for r in attempt.pending):
+            break
         if attempt.failed:
             give_up = give_up or now + patience.grace
             if now > give_up:

@@ -16,13 +16,15 @@ from typing import Any
 
 from clam_dist.errors import RunError
 from clam_dist.executor import Collective, Event, Item, Result
-from clam_dist.launch import dask, embedded, machine, preflight
+from clam_dist.launch import dask, machine, preflight
 from clam_dist.launch.gang import TELL_SECONDS, Patience, run_gang
 from clam_dist.launch.seat import Outcome, Seat
 from clam_dist.launch.window import in_order
 
 ANSWER_SECONDS = 30.0
 """How long a worker may take to answer a question that needs no work."""
+FETCH_SECONDS = 5.0
+"""How long fetching a small result may take before it is asked whether its worker lives."""
 LOOK_SECONDS = 0.25
 """The set of workers is asked for no more often than this."""
 
@@ -56,6 +58,7 @@ class DaskExecutor:
         self._seen: dict[str, dask.WorkerInfo] = {}
         self._known: dict[str, dask.WorkerInfo] = {}
         self._seen_at = 0.0
+        self._heard: dict[str, tuple[float, float]] = {}
         self._labels: dict[str, str] = {}
         self._peaks: dict[str, int] = {}
         link.listen(self._topic, self._inbox.put)
@@ -215,11 +218,15 @@ class DaskExecutor:
                 self._on_event(json.loads(message["event"]))
         return [message for message in heard if message["kind"] not in ("log", "wake")]
 
-    def renew(self, worker: str, pid: int) -> None:
+    def renew(self, worker: str, pid: int | None) -> None:
         """Kill the process of an embedded worker, whatever it does; its nanny starts another."""
         if self._link.nannies:
-            self._tell("WARNING", f"worker {worker} does not answer; ending its process {pid}")
-            embedded.kill(pid)
+            self._tell("WARNING", f"worker {worker} does not answer; its process is ended")
+            self._link.kill(self._known[worker].name, pid)
+
+    def silence(self, worker: str) -> float:
+        """Seconds since the worker's last sign of life changed, as far as was looked."""
+        return time.monotonic() - self._heard[worker][1]
 
     def seat_details(self, worker: str) -> tuple[str, int]:
         """Host and compute threads of a worker."""
@@ -233,25 +240,46 @@ class DaskExecutor:
     # -- inside ----------------------------------------------------------------------------------
 
     def _finish(self, future: dask.Future) -> Any:
-        """A map task's result, once it is there; watches that someone is there to work on it."""
+        """A map task's result, once it is there; watches over those who work on it."""
+        fetch_seconds = FETCH_SECONDS
         last_there = time.monotonic()
-        while not future.done():
-            self.messages(0.5)
-            if self._look():
-                last_there = time.monotonic()
-            elif time.monotonic() - last_there > self.patience.wait:
-                raise RunError(
-                    f"no worker was there for {self.patience.wait:.0f} s (cluster.wait); "
-                    "start workers and run the same command again: it resumes"
-                )
-        self.messages(0)
-        try:
-            return future.result()
-        except BaseException as error:
-            told = dask.explain(error, str(future.key))
-            if told is error:
-                raise
-            raise told from error
+        while True:
+            while not future.done():
+                self.messages(0.5)
+                last_there = self._watch_over(last_there)
+            self.messages(0)
+            try:
+                return future.result(timeout=fetch_seconds)
+            except BaseException as error:
+                if isinstance(error, TimeoutError) and future.status != "error":
+                    # The task has ended, but the worker that holds its result does not answer.
+                    last_there = self._watch_over(last_there)
+                    fetch_seconds *= 2
+                    continue
+                told = dask.explain(error, str(future.key))
+                if told is error:
+                    raise
+                raise told from error
+
+    def _watch_over(self, last_there: float) -> float:
+        """Replace workers that fell silent; when someone was last there, on the monotonic clock.
+
+        Raises
+        ------
+        RunError
+            When nobody has been there for ``patience.wait`` seconds.
+        """
+        there, now = self.there(), time.monotonic()
+        for worker in there:
+            if self.silence(worker) > self.patience.silent:
+                self._heard[worker] = (self._heard[worker][0], now)  # once, until it is gone
+                self.renew(worker, None)
+        if not there and now - last_there > self.patience.wait:
+            raise RunError(
+                f"no worker was there for {self.patience.wait:.0f} s (cluster.wait); "
+                "start workers and run the same command again: it resumes"
+            )
+        return now if there else last_there
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
@@ -276,6 +304,9 @@ class DaskExecutor:
             self._seen_at = now
             self._known |= self._seen
             for address, worker in self._seen.items():
+                # The scheduler's clock is not ours: only that the sign is a new one counts.
+                if self._heard.get(address, (0.0, 0.0))[0] != worker.heard:
+                    self._heard[address] = (worker.heard, now)
                 # An embedded worker that was replaced keeps its name, and so its label.
                 number = worker.name if worker.name.isdigit() else len(self._labels)
                 self._labels.setdefault(address, f"worker-{number}")

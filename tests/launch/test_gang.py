@@ -59,6 +59,8 @@ class PretendPool:
     fates: Callable[[int, int, int], Fate]
     revive: bool = False
     ours: bool = True
+    mute: tuple[str, ...] = ()
+    """Workers that give no sign of life."""
     silent: bool = False
     """Ranks of the first attempt never begin."""
     born: int = 0
@@ -97,8 +99,11 @@ class PretendPool:
         box, self.box = self.box, []
         return box
 
-    def renew(self, worker: str, pid: int) -> None:
-        assert pid == 100 + worker.count("b")
+    def silence(self, worker: str) -> float:
+        return 99.0 if worker in self.mute else 0.0
+
+    def renew(self, worker: str, pid: int | None) -> None:
+        assert pid == (None if self.silent else 100 + worker.count("b"))
         self.renewed.append(worker)
         if self.ours:
             self.alive[self.alive.index(worker)] = worker + "+"
@@ -208,14 +213,23 @@ def test_a_hung_worker_that_is_not_ours_is_left_aside() -> None:
 
 
 def test_rank_zero_that_never_begins_is_given_up() -> None:
-    """Its worker is busy with something else: left aside, and not killed."""
-    pool = PretendPool(["a", "b"], only(0, 0, "hangs"), silent=True)
+    """Its worker is busy with something else: left aside."""
+    pool = PretendPool(["a", "b"], only(0, 0, "hangs"), silent=True, ours=False)
     began = time.monotonic()
     values, _, _ = run(pool, 2)
     assert time.monotonic() - began >= QUICK.rendezvous
     assert [value[:2] for value in values] == [(0, 1)]
     assert pool.seats[-1].worker == "b"
-    assert pool.renewed == []
+    assert pool.renewed == ["a"]
+
+
+def test_a_worker_that_gives_no_sign_of_life_is_replaced() -> None:
+    """Its peers are done, so that nobody else would ever notice."""
+    pool = PretendPool(["a", "b"], only(0, 1, "hangs", "done"), mute=("b",))
+    values, _, said = run(pool, 2)
+    assert [value[:2] for value in values] == [(0, 2), (1, 2)]
+    assert pool.renewed == ["b"]
+    assert "worker b did not answer any more" in said[0]
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,13 @@ from clam_dist.launch.gang import Patience
 from clam_dist.launch.workers import DaskExecutor
 
 PATIENCE = Patience(
-    wait=60.0, settle=30.0, grace=3.0, rendezvous=60.0, collective=3.0, max_restarts=2
+    wait=60.0,
+    settle=30.0,
+    grace=3.0,
+    rendezvous=60.0,
+    collective=3.0,
+    silent=10.0,
+    max_restarts=2,
 )
 
 
@@ -42,6 +48,23 @@ def die_once(folder: str, item: int) -> int:
 def test_a_worker_killed_in_a_map(cluster: DaskExecutor, tmp_path: Path) -> None:
     assert list(cluster.map(partial(die_once, str(tmp_path)), range(8))) == list(range(8))
     assert (tmp_path / "died").exists()
+
+
+def stop_once(folder: str, item: int) -> int:
+    mark = Path(folder) / "stopped"
+    if item == 2 and not mark.exists():
+        mark.touch()
+        end("stopped")
+    return item
+
+
+@pytest.mark.slow
+def test_a_worker_stopped_in_a_map(link: dask.Link, tmp_path: Path) -> None:
+    executor = DaskExecutor(link, patience=replace(PATIENCE, silent=3.0))
+    executor.wait_for_workers(2)
+    results = executor.map(partial(stop_once, str(tmp_path)), range(8))
+    assert list(results) == list(range(8))
+    assert (tmp_path / "stopped").exists()
 
 
 def die(number: int) -> None:
@@ -62,6 +85,7 @@ def test_a_worker_lost_twice_comes_back(link: dask.Link) -> None:
         before = dict(link.workers())
 
 
+@pytest.mark.slow
 def test_an_item_that_kills_every_worker() -> None:
     executor = DaskExecutor(dask.embedded(1, 2**30, 1), patience=PATIENCE)
     try:
@@ -69,6 +93,14 @@ def test_an_item_that_kills_every_worker() -> None:
             list(executor.map(die, [signal.SIGKILL]))
     finally:
         executor.close()
+
+
+def end(fate: str) -> None:
+    if fate == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif fate == "stopped":
+        os.kill(os.getpid(), signal.SIGSTOP)
+        time.sleep(60)  # other threads are stopped first: this one would run on a little
 
 
 def train(collective: Collective, payload: dict[str, Any]) -> tuple[int, int, int]:
@@ -84,14 +116,21 @@ def train(collective: Collective, payload: dict[str, Any]) -> tuple[int, int, in
         collective.all_gather(torch.full((4,), float(step)))
         collective.report({"event": "epoch", "rank": collective.rank, "step": step})
         if begun == 0 and step == 3 and collective.rank == payload["rank"]:
-            if payload["fate"] == "killed":
-                os.kill(os.getpid(), signal.SIGKILL)
-            elif payload["fate"] == "stopped":
-                os.kill(os.getpid(), signal.SIGSTOP)
+            end(payload["fate"])
+    if begun == 0 and payload["fate"] == "stopped late" and collective.rank == payload["rank"]:
+        end("stopped")
     return collective.rank, collective.world_size, begun
 
 
-@pytest.mark.parametrize(("fate", "rank"), [("killed", 0), ("killed", 1), ("stopped", 1)])
+@pytest.mark.parametrize(
+    ("fate", "rank"),
+    [
+        pytest.param("killed", 0, marks=pytest.mark.slow),
+        ("killed", 1),
+        pytest.param("stopped", 1, marks=pytest.mark.slow),
+        pytest.param("stopped late", 1, marks=pytest.mark.slow),
+    ],
+)
 def test_a_rank_that_is_lost(link: dask.Link, tmp_path: Path, fate: str, rank: int) -> None:
     said: list[Any] = []
     executor = DaskExecutor(link, patience=PATIENCE, on_event=said.append)
@@ -105,7 +144,7 @@ def test_a_rank_that_is_lost(link: dask.Link, tmp_path: Path, fate: str, rank: i
     assert len(told) == (1 if fate == "killed" else 2)
     assert all(victim in line for line in told)
     assert ("was killed by signal 9" if fate == "killed" else "did not answer") in told[-1]
-    # rank 1 - rank was heard up to step 3 of the first attempt, then both to the end
+    # Rank 1 - rank was heard up to step 3 of the first attempt, then both to the end
     steps = [event["step"] for event in events if event["rank"] == 1 - rank]
     assert steps[-6:] == list(range(6))
     assert steps[:4] == list(range(4))
@@ -117,6 +156,7 @@ def die_always(collective: Collective, number: int) -> None:
     collective.barrier()
 
 
+@pytest.mark.slow
 def test_a_gang_that_dies_every_time(link: dask.Link) -> None:
     executor = DaskExecutor(link, patience=replace(PATIENCE, max_restarts=1))
     executor.wait_for_workers(2)
@@ -283,7 +323,9 @@ def start_driver(tmp_path: Path, what: str) -> tuple[subprocess.Popen[str], list
     return driver, pids
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
+)
 def test_nothing_is_left_of_a_driver_that_ends(tmp_path: Path, number: int) -> None:
     """Even of workers in the midst of a call that never gives the interpreter back."""
     driver, pids = start_driver(tmp_path, "busy")

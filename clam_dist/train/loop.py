@@ -145,6 +145,8 @@ def _run_segment(state: TrainState, segment: Segment, reader: ShardReader) -> No
                     return
                 if state.step < reader.steps:
                     state.checkpoint()
+            elif time.monotonic() - state.saved_at > LONGEST_SECONDS:
+                state.checkpoint(force=True)
         state.epoch, state.step = state.epoch + 1, 0
         state.checkpoint()
 

@@ -7,7 +7,7 @@ names and shapes, each with a leading axis over members.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -187,6 +187,3 @@ def build_group(
             for name in group.names:
                 getattr(group, store)[name] = tensors[f"{store}.{name}"].clone()
     return group
-
-
-ModelFactory = Callable[[Member], Model]

@@ -192,6 +192,24 @@ def test_kill_and_resume_equals_uninterrupted_also_on_other_ranks(tmp_path, monk
     assert torch.equal(parameters(other), parameters(plan))
 
 
+def test_a_long_round_writes_checkpoints_on_its_way_and_resumes_from_them(tmp_path, monkeypatch):
+    monkeypatch.setattr("clam_dist.train.loop.LONGEST_SECONDS", 0.0)
+    plan = make_plan(tmp_path, batch_rows=256, segments=(Segment("train", 2, 0, 1),))
+    whole = run_ranks(plan, 1)[0]
+    other = replace(plan, folder=str(tmp_path / "crashed"))
+
+    def crash(event):
+        if event["event"] == "checkpoint":
+            publish_checkpoint(other.folder, event["name"], other.digest)
+            if event["epoch"] == 1 and event["step"] == 3:  # of 8, in the middle of a round
+                raise Stop
+
+    with pytest.raises(Stop):
+        run_ranks(other, 1, crash)
+    assert run_ranks(other, 2)[0]["history"] == whole["history"]
+    assert torch.equal(parameters(other), parameters(plan))
+
+
 def test_a_checkpoint_that_the_driver_did_not_publish_changes_nothing(tmp_path):
     plan = make_plan(tmp_path)
     run_ranks(plan, 1)  # nobody published

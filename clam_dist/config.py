@@ -65,7 +65,6 @@ _NOT_YET: dict[str, dict[str | bool, str]] = {
     "prepare.scaling": {"robust": "standard or minmax"},
     "model.kind": {"dclam": "clam", "tdcm": "clam", "kmeans": "clam"},
     "model.geometry": {"spherical": "euclidean"},
-    "model.weighted": {True: "false"},
 }
 
 # Which keys each stage depends on, beyond what its upstream manifests carry already.

@@ -28,7 +28,10 @@ OptionalNames = Annotated[tuple[str, ...] | None, column_names(null=True)]
 Count = Annotated[int, number(whole=True, least=1)]
 AutoCount = Annotated[int | Literal["auto"], number(whole=True, least=1, words=(AUTO,))]
 Counts = Annotated[int | tuple[int, ...], number(whole=True, least=1, sweep=True)]
-Clusters = Annotated[int | tuple[int, ...], number(whole=True, least=2, sweep=True)]
+AutoClusters = Annotated[
+    int | tuple[int, ...] | Literal["auto"],
+    number(whole=True, least=2, words=(AUTO,), sweep=True),
+]
 AutoPositives = Annotated[
     float | tuple[float, ...] | Literal["auto"],
     number(least=1e-30, most=1e30, words=(AUTO,), sweep=True),
@@ -92,7 +95,7 @@ class ModelConfig(Section):
     """The model; ``beta`` is in 1/length² of scaled features. Lists make a sweep."""
 
     kind: Literal["clam", "dclam", "tdcm", "kmeans"] = "clam"
-    n_clusters: Clusters
+    n_clusters: AutoClusters
     beta: AutoPositives = "auto"
     steps: Counts = 10
     step_size: Annotated[float | None, number(least=1e-6, below=2, null=True)] = None

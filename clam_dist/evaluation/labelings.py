@@ -23,8 +23,8 @@ def score_labelings(
     seed: int = 0,
     queries: int = 2048,
     references: int | None = None,
-) -> list[float]:
-    """Sampled Euclidean silhouette of each labeling.
+) -> list[tuple[float, float]]:
+    """Sampled Euclidean silhouette of each labeling, with its standard error.
 
     Parameters
     ----------
@@ -44,16 +44,17 @@ def score_labelings(
 
     Returns
     -------
-    list of float
-        ``M`` values, nan where one cluster holds all references. At ``queries`` and
-        ``references`` of at least ``S`` they equal the exact silhouette.
+    list of (float, float)
+        ``M`` values, nan where one cluster holds all references, and their standard errors as
+        means of independent rows, nan where one row is scored. At ``queries`` and ``references``
+        of at least ``S`` the values equal the exact silhouette.
     """
     generator = np.random.Generator(np.random.Philox(np.random.SeedSequence(seed)))
     order = generator.permutation(len(x))[: references or 4 * queries]
     rows = np.ascontiguousarray(x[order], dtype=np.float32)
     rows -= rows.mean(axis=0)  # distances do not care, float32 products do
     weights = np.ones(len(rows)) if weight is None else np.asarray(weight, np.float64)[order]
-    values: list[float] = []
+    values: list[tuple[float, float]] = []
     first = 0
     # Products of blocks this small lose by threads: half the processor time on one (measured),
     # and minutes instead of seconds on a machine that is busy otherwise.
@@ -74,7 +75,7 @@ def _score(
     clusters: Sequence[int],
     weights: np.ndarray,
     queries: int,
-) -> list[float]:
+) -> list[tuple[float, float]]:
     starts = np.concatenate([[0], np.cumsum(clusters)])
     members = np.zeros((len(rows), starts[-1]), dtype=np.float32)  # (R, sum of k)
     for start, labels in zip(starts, labelings, strict=False):
@@ -84,7 +85,9 @@ def _score(
         [np.bincount(row, minlength=k) for row, k in zip(labelings, clusters, strict=True)]
     )
     norms = np.einsum("ij,ij->i", rows, rows)
-    sums = np.zeros(len(labelings))
+    sums, squares = np.zeros(len(labelings)), np.zeros(len(labelings))
+    # The variance of a weighted mean is sum(w² (s - mean)²) / sum(w)²; expanded, one pass gives it.
+    crossed = np.zeros(len(labelings))
     for begin in range(0, queries, _QUERY_BLOCK):
         block = slice(begin, min(begin + _QUERY_BLOCK, queries))
         squared = norms[block, None] + norms[None] - 2 * (rows[block] @ rows.T)
@@ -102,9 +105,20 @@ def _score(
                 counts[columns],
             )
             sums[position] += float(np.dot(scores, weights[block]))
+            squares[position] += float(np.dot(scores**2, weights[block] ** 2))
+            crossed[position] += float(np.dot(scores, weights[block] ** 2))
     total = float(weights[:queries].sum())
     used = [int((counts[starts[i] : starts[i + 1]] > 0).sum()) for i in range(len(labelings))]
-    return [s / total if n > 1 else float("nan") for s, n in zip(sums, used, strict=True)]
+    means = sums / total
+    spread = squares - 2 * means * crossed + means**2 * float((weights[:queries] ** 2).sum())
+    scored = int((weights[:queries] > 0).sum())
+    correction = scored / (scored - 1) if scored > 1 else np.nan
+    errors = np.sqrt(np.maximum(spread, 0) * correction) / total
+    nothing = (float("nan"), float("nan"))
+    return [
+        (float(mean), float(error)) if n > 1 else nothing
+        for mean, error, n in zip(means, errors, used, strict=True)
+    ]
 
 
 def _silhouettes(

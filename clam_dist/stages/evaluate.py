@@ -73,7 +73,7 @@ def run(context: Context) -> StageResult:
         "start": train["winner"]["start"],
         "by": context.config.train.select,
     }
-    if isinstance(context.config.model.n_clusters, tuple):
+    if not isinstance(context.config.model.n_clusters, int):
         metrics["by_n_clusters"] = best_by_clusters(read_result(context)["members"])
     metrics["selected_by_loss"] = {name: train["by_loss"][name] for name in chosen}
     scaling = context.scaling

@@ -16,8 +16,9 @@ from clam_dist.data.selection import resolve_widths, select_features
 from clam_dist.data.source import BOOLEAN, NUMERIC, Fragment, Source, plan_fragments
 from clam_dist.data.statistics import fit_scaling
 from clam_dist.errors import ConfigError, DataError
+from clam_dist.stages.clusters import cluster_choices
 from clam_dist.stages.context import Context, StageResult
-from clam_dist.stages.train import choose_device
+from clam_dist.stages.planning import choose_device
 
 FRAGMENT_ROWS = 131_072
 
@@ -109,8 +110,8 @@ def _check_weight(source: Source, weight: str | None) -> None:
         )
 
 
-def _check_clusters(n_clusters: int | tuple[int, ...], n_rows: int) -> None:
-    most = max(n_clusters) if isinstance(n_clusters, tuple) else n_clusters
+def _check_clusters(n_clusters: int | tuple[int, ...] | str, n_rows: int) -> None:
+    most = max(cluster_choices(n_clusters, n_rows))
     if most > n_rows:
         raise DataError(
             f"model.n_clusters: {most} clusters were asked for and the source has {n_rows} rows; "

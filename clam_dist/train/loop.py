@@ -80,10 +80,12 @@ def run(state: TrainState) -> dict[str, Any]:
 
 def _next_segment(state: TrainState, segment: Segment, following: Segment) -> None:
     members = state.members
-    if len(members) > segment.keep:
+    several = len({member.n_clusters for member in members}) > 1
+    if len(members) > segment.keep or several:
         state.say(f"choosing the best of {len(members)} candidates to go on with")
         scores = score_candidates(state, [g.best for g in state.groups], rung_queries(len(members)))
-        kept = set(keep_best(members, scores, segment.keep, state.plan.select))
+        final = following.phase == "train"
+        kept = set(keep_best(members, scores, segment.keep, state.plan.select, final=final))
         state.dropped += [
             describe(member, score, "dropped")
             for position, (member, score) in enumerate(zip(members, scores, strict=True))

@@ -25,10 +25,11 @@ RUNG_SHARES = (0.1, 0.1, 0.2, 0.6)
 members and tell the hopeless apart soon, late ones train the few."""
 
 Scorer = Callable[
-    [np.ndarray, np.ndarray, Sequence[int], "np.ndarray | None", int, int], list[float]
+    [np.ndarray, np.ndarray, Sequence[int], "np.ndarray | None", int, int],
+    list[tuple[float, float]],
 ]
 """``(x (S, d), labelings (M, S), clusters (M,), weight (S,) | None, seed, queries)`` to ``M``
-silhouettes."""
+silhouettes with their standard errors."""
 SEARCH_QUERIES, FINAL_QUERIES = 2048, 8192
 """Rows scored while there are many members, and to choose the winner."""
 SCORED_ROWS = 65_536
@@ -36,9 +37,35 @@ SCORED_ROWS = 65_536
 equals follows the draw (seen: .0009 and .0046 below k-means)."""
 
 
+MANY_MEMBERS = 256
+"""More than these, of many numbers of clusters, are ranked on half the rows."""
+
+
 def rung_queries(members: int) -> int:
     """Rows to score where so many members are ranked: the fewer they are, the more."""
+    if members > MANY_MEMBERS:
+        return SEARCH_QUERIES // 2
     return min(max(SCORED_ROWS // members, SEARCH_QUERIES), FINAL_QUERIES)
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """k-means on the sample, the run of least inertia: what members are measured against.
+
+    Parameters
+    ----------
+    inertia
+        Weighted mean squared distance of a row to its centroid, in scaled units squared.
+    silhouette, standard_error
+        Of its labels, as members are scored.
+    smallest_share
+        Share of the weight in its smallest cluster.
+    """
+
+    inertia: float
+    silhouette: float
+    standard_error: float
+    smallest_share: float
 
 
 @dataclass(frozen=True)
@@ -83,6 +110,8 @@ class TrainPlan:
         Sampled silhouettes of several labelings of the sample.
     starts
         File of starting parameters for each number of clusters: ``(restarts, k, d)`` float32.
+    baselines
+        k-means, for each number of clusters.
     """
 
     shards_folder: str
@@ -102,6 +131,7 @@ class TrainPlan:
     score: Scorer
     select: str
     starts: dict[int, str]
+    baselines: dict[int, Baseline]
     device: str
     digest: str
     buffer_bytes: int = 64 << 20

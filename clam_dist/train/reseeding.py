@@ -62,5 +62,9 @@ def _move(
     if not odds.sum() > 0:  # every row sits on a prototype: fewer distinct rows than clusters
         return
     row = int(generator.choice(len(odds), p=odds / odds.sum()))
-    for store, value in ((group.parameters, rows[row]), (group.first, 0.0), (group.second, 0.0)):
-        store["prototypes"][position, prototype] = value
+    group.parameters["prototypes"][position, prototype] = rows[row]
+    for name in group.names:
+        if name != "prototypes":  # a weight of its own: that of an average prototype
+            group.parameters[name][position, prototype] = group.parameters[name][position].mean()
+        for store in (group.first, group.second):
+            store[name][position, prototype] = 0.0

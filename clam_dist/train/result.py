@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from safetensors.torch import save_file
 
 from clam_dist.train.members import Member
 from clam_dist.train.plan import FINAL_QUERIES
-from clam_dist.train.selection import Score, describe, passed_over, rank_members
+from clam_dist.train.selection import Score, choose, describe, is_full, passed_over
 from clam_dist.train.state import TrainState
 
 MODEL_FILE, RESULT_FILE = "model.safetensors", "result.json"
@@ -31,7 +32,7 @@ def score_candidates(
     labels = _labels(state, stores, pairs)
     losses = [loss for group in state.groups for loss in group.plateau.best.tolist()]
     clusters = [state.groups[g].members[p].n_clusters for g, p in pairs]
-    values: list[float] | None = None
+    values: list[tuple[float, float]] | None = None
     if state.collective.rank == 0:
         x = np.nan_to_num(np.asarray(state.sample), nan=0.0)
         weight, seed = state.sample_weight, state.plan.seed
@@ -39,11 +40,13 @@ def score_candidates(
     values = state.collective.broadcast_object(values)
     weight = state.sample_weight
     scores = []
-    for row, k, value, loss in zip(labels, clusters, values, losses, strict=True):
+    for row, k, (value, error), loss in zip(labels, clusters, values, losses, strict=True):
         sizes = np.bincount(row, minlength=k)
         held = np.bincount(row, weights=weight, minlength=k).astype(np.float64)
         shares = held / max(float(held.sum()), 1e-300)
-        scores.append(Score(float(value), int((sizes > 0).sum()), float(shares.min()), loss))
+        used, least = int((sizes > 0).sum()), float(shares.min())
+        full = is_full(k, used, least, state.plan.baselines[k].smallest_share)
+        scores.append(Score(float(value), float(error), used, least, loss, full))
     return scores
 
 
@@ -99,9 +102,10 @@ def write_result(state: TrainState) -> dict[str, Any]:
         states += ["search"] * len(members)
         parameters += [{n: s[n][p] for n in s} for s, (g, p) in _with_store(stores, candidates)]
         members = members * 2
-    ranked = rank_members(members, scores, state.plan.select)
-    by_loss = rank_members(members, scores, "loss")[0]
-    winner = ranked[0]
+    winner = choose(members, scores, state.plan.select)
+    rivals = [p for p, m in enumerate(members) if m.n_clusters == members[winner].n_clusters]
+    lowest = choose([members[p] for p in rivals], [scores[p] for p in rivals], "loss")
+    by_loss = rivals[lowest]
     table = [
         describe(member, score, origin)
         for member, score, origin in zip(members, scores, states, strict=True)
@@ -113,6 +117,7 @@ def write_result(state: TrainState) -> dict[str, Any]:
         "passed_over": passed_over([*table, *state.dropped], table[winner]),
         "history": curve(state.history, members[winner].index),
         "reseeded": state.reseeded,
+        "baselines": {str(k): asdict(b) for k, b in sorted(state.plan.baselines.items())},
     }
     if state.collective.rank == 0:
         folder = Path(state.plan.folder)

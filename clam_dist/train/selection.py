@@ -10,7 +10,12 @@ from clam_dist.train.members import Member
 
 SMALL_SHARE = 0.05
 """A cluster below this share of an even one (``SMALL_SHARE / k`` of the weight) counts as unused
-for the guard: a member that splits off a few outliers scores well and says nothing."""
+for the guard, unless k-means' own least cluster is as small: a member that splits off a few
+outliers scores well and says nothing."""
+
+SEARCH_MARGIN, FINAL_MARGIN = (3.0, 0.05), (2.0, 0.01)
+"""A number of clusters stays in the search while its best member is within so many standard errors,
+or this much, of the best of all: on the way, and where members go on to train on all rows."""
 
 
 @dataclass(frozen=True)
@@ -21,28 +26,44 @@ class Score:
     ----------
     silhouette
         Sampled Euclidean silhouette, nan where only one cluster is in use.
+    standard_error
+        Of ``silhouette``, the rows being a sample of what they stand for.
     n_used
         Clusters that at least one row chose.
     smallest_share
         Share of the weight in the smallest of all ``k`` clusters, 0 to 1.
     loss
         Validation loss a hidden (or observed) entry, in scaled units squared.
+    full
+        All clusters in use and none tiny, see :func:`is_full`.
     """
 
     silhouette: float
+    standard_error: float
     n_used: int
     smallest_share: float
     loss: float
+    full: bool
 
     def to_json(self) -> dict[str, Any]:
         """The score as a JSON object."""
         return asdict(self)
 
 
-def full(member: Member, score: Score) -> bool:
-    """Whether all k clusters are in use and none is below the small share."""
-    in_use = score.n_used == member.n_clusters
-    return in_use and score.smallest_share >= SMALL_SHARE / member.n_clusters
+def is_full(n_clusters: int, n_used: int, smallest_share: float, kmeans_share: float) -> bool:
+    """Whether all clusters are in use and none is tiny.
+
+    Parameters
+    ----------
+    n_clusters, n_used, smallest_share
+        Of the member.
+    kmeans_share
+        Share of the weight in the smallest cluster of k-means on the same rows. Where the data
+        themselves have so small a group, it is no sign of a degenerate member (Segment: k-means'
+        seven clusters hold down to .1 % of the rows).
+    """
+    least = min(SMALL_SHARE / n_clusters, kmeans_share)
+    return n_used == n_clusters and smallest_share >= least
 
 
 def rank_members(
@@ -60,30 +81,70 @@ def rank_members(
         value = -score.loss if select == "loss" else score.silhouette
         value = float("-inf") if value != value else value
         share_used = score.n_used / member.n_clusters
-        return (-float(full(member, score)), -share_used, -value, position)
+        return (-float(score.full), -share_used, -value, position)
 
     return sorted(range(len(members)), key=key)
 
 
+def best_of_each(
+    members: Sequence[Member], scores: Sequence[Score], select: str = "silhouette"
+) -> dict[int, int]:
+    """Position of the best member of each number of clusters, by that number, rising."""
+    best: dict[int, int] = {}
+    for position in rank_members(members, scores, select):
+        best.setdefault(members[position].n_clusters, position)
+    return dict(sorted(best.items()))
+
+
+def choose(members: Sequence[Member], scores: Sequence[Score], select: str = "silhouette") -> int:
+    """Position of the winner.
+
+    Of one number of clusters, the first that :func:`rank_members` gives. Of several, the fewest
+    clusters whose best member's silhouette is within one standard error of the greatest (the
+    one-standard-error rule of Breiman et al. 1984): loss falls with every further cluster, so it
+    never chooses between them. Full members go before others.
+    """
+    best = best_of_each(members, scores, select)
+    if any(scores[position].full for position in best.values()):
+        best = {k: position for k, position in best.items() if scores[position].full}
+    values = {k: _silhouette(scores[position]) for k, position in best.items()}
+    top = max(best, key=lambda k: (values[k], -k))
+    enough = values[top] - scores[best[top]].standard_error
+    # A standard error that is not known (nan) leaves the greatest itself.
+    return best[min((k for k in best if values[k] >= enough), default=top)]
+
+
+def _silhouette(score: Score) -> float:
+    return score.silhouette if score.silhouette == score.silhouette else -2.0
+
+
 def keep_best(
-    members: Sequence[Member], scores: Sequence[Score], keep: int, select: str
+    members: Sequence[Member], scores: Sequence[Score], keep: int, select: str, *, final: bool
 ) -> list[int]:
-    """Positions, in their old order, of the ``keep`` best members of each number of clusters."""
+    """Positions, in their old order, of the members that go on.
+
+    Parameters
+    ----------
+    keep
+        Members of each number of clusters.
+    final
+        They go on to train on all rows: a number of clusters must be nearer to the best.
+    """
+    errors, least = FINAL_MARGIN if final else SEARCH_MARGIN
+    best = best_of_each(members, scores)
+    top = max(best.values(), key=lambda position: _silhouette(scores[position]))
+    enough = _silhouette(scores[top]) - max(errors * scores[top].standard_error, least)
     kept: list[int] = []
     ranked = rank_members(members, scores, select)
-    for k in sorted({member.n_clusters for member in members}):
-        kept += [position for position in ranked if members[position].n_clusters == k][:keep]
+    for k, position in best.items():
+        if position == top or not _silhouette(scores[position]) < enough:
+            kept += [place for place in ranked if members[place].n_clusters == k][:keep]
     return sorted(kept)
 
 
 def describe(member: Member, score: Score, state: str) -> dict[str, Any]:
     """One row of the candidates' table: settings, scores, what became of it."""
-    return {
-        **member.to_json(),
-        **score.to_json(),
-        "state": state,
-        "full": full(member, score),
-    }
+    return {**member.to_json(), **score.to_json(), "state": state}
 
 
 def passed_over(table: Sequence[dict[str, Any]], winner: dict[str, Any]) -> list[dict[str, Any]]:

@@ -72,6 +72,9 @@ class TrainState:
             starts = np.load(self.plan.starts[members[0].n_clusters])
             first = torch.from_numpy(np.stack([starts[m.restart] for m in members]))
             parameters = {"prototypes": first.to(self.device)}
+            if self.plan.model_settings.get("weighted"):
+                # All prototypes weigh the same at first (equation 10); training tells them apart.
+                parameters["log_epsilon"] = torch.zeros(first.shape[:2], device=self.device)
         else:
             parameters = {
                 name.removeprefix("parameters."): value.to(self.device)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from sklearn.metrics import silhouette_score
+from sklearn.metrics import silhouette_samples, silhouette_score
 
 from clam_dist.evaluation.labelings import score_labelings
 
@@ -17,26 +17,40 @@ def test_with_all_rows_it_is_the_exact_silhouette(rows):
     clusters = [2, 7, 300]
     labelings = np.stack([generator.integers(0, k, len(rows)) for k in clusters])
     values = score_labelings(rows, labelings, clusters)
-    for value, labels in zip(values, labelings, strict=True):
+    for (value, error), labels in zip(values, labelings, strict=True):
         assert value == pytest.approx(silhouette_score(rows, labels), abs=1e-5)
+        each = silhouette_samples(rows, labels)
+        assert error == pytest.approx(each.std(ddof=1) / np.sqrt(len(rows)), abs=1e-6)
+
+
+def test_one_scored_row_has_no_standard_error(rows):
+    labels = np.arange(len(rows)) % 2
+    value, error = score_labelings(rows, labels[None], [2], queries=1)[0]
+    assert np.isfinite(value)
+    assert np.isnan(error)
 
 
 def test_integer_weights_equal_rows_repeated(rows):
     generator = np.random.default_rng(2)
     labels = generator.integers(0, 3, len(rows))
     weight = generator.integers(1, 3, len(rows))
-    value = score_labelings(rows, labels[None], [3], weight.astype(float))[0]
+    value, error = score_labelings(rows, labels[None], [3], weight.astype(float))[0]
     repeated = np.repeat(np.arange(len(rows)), weight)
     expected = silhouette_score(rows[repeated], labels[repeated])
     assert value == pytest.approx(expected, abs=1e-5)
+    # Sum of w² (s - mean)² over (sum of w)²: a row that stands twice is still one draw.
+    each = silhouette_samples(rows[repeated], labels[repeated])
+    firsts = np.flatnonzero(np.append(True, np.diff(repeated)))
+    spread = (weight**2 * (each[firsts] - expected) ** 2).sum() * len(rows) / (len(rows) - 1)
+    assert error == pytest.approx(np.sqrt(spread) / weight.sum(), abs=1e-6)
 
 
 def test_one_cluster_in_use_scores_nan_and_empty_ones_are_harmless(rows):
     labels = np.zeros((2, len(rows)), dtype=np.int64)
     labels[1, :100] = 4
     values = score_labelings(rows, labels, [3, 5])
-    assert np.isnan(values[0])
-    assert values[1] == pytest.approx(silhouette_score(rows, labels[1]), abs=1e-5)
+    assert np.isnan(values[0]).all()
+    assert values[1][0] == pytest.approx(silhouette_score(rows, labels[1]), abs=1e-5)
 
 
 def test_blocks_of_columns_do_not_change_the_values(rows, monkeypatch):
@@ -44,4 +58,5 @@ def test_blocks_of_columns_do_not_change_the_values(rows, monkeypatch):
     labelings = generator.integers(0, 6, (5, len(rows)))
     whole = score_labelings(rows, labelings, [6] * 5)
     monkeypatch.setattr("clam_dist.evaluation.labelings._COLUMNS", 7)
-    assert score_labelings(rows, labelings, [6] * 5) == pytest.approx(whole, abs=1e-6)
+    again = score_labelings(rows, labelings, [6] * 5)
+    assert np.array(again) == pytest.approx(np.array(whole), abs=1e-6)

@@ -14,7 +14,7 @@ from clam_dist.models.factory import build_model
 from clam_dist.train.checkpoint import load_checkpoint, publish_checkpoint, read_current
 from clam_dist.train.loop import train_rank
 from clam_dist.train.members import plan_members
-from clam_dist.train.plan import Segment, TrainPlan
+from clam_dist.train.plan import Baseline, Segment, TrainPlan
 
 
 class Stop(Exception):
@@ -134,6 +134,7 @@ def make_plan(folder, *, missing=0.0, weighted=False, uneven=(700, 300, 1, 0, 99
         score=score_labelings,
         select="silhouette",
         starts={4: str(folder / "starts-4.npy")},
+        baselines={4: Baseline(1.0, 0.3, 0.01, 0.2)},
         device="cpu",
         digest="d",
     )

@@ -12,6 +12,7 @@ from typing import Any
 
 from clam_dist.reporting import plots, words
 from clam_dist.reporting.report import STAGES, total_seconds
+from clam_dist.reporting.sweep_plots import BY_CLUSTERS, sweep_plots
 
 MOST_CLUSTERS = 5
 """Rows of the table; with more, the page leaves one screen."""
@@ -29,6 +30,7 @@ def markdown_report(
     silhouettes: Mapping[str, Mapping[str, Any]],
     members: Sequence[Mapping[str, Any]] = (),
     passed_over: Sequence[Mapping[str, Any]] = (),
+    baselines: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> str:
     """Verdict, key figures, two plots, the largest clusters, where the files are.
 
@@ -36,7 +38,7 @@ def markdown_report(
     ----------
     output : str
         Address of the run's output folder.
-    metrics, run, history, profile, cluster_profile, silhouettes, members, passed_over
+    metrics, run, history, profile, cluster_profile, silhouettes, members, passed_over, baselines
         As ``write_report`` takes them.
 
     Returns
@@ -57,7 +59,9 @@ def markdown_report(
         second = ("Silhouette by cluster", plot)
     else:
         second = ("Loss by epoch", plots.loss_plot(history))
-    lines += [image(plots.side_by_side([first, second])), ""]
+    sweep = sweep_plots(members, baselines or {}, metrics.get("selected") or {})
+    shown = [first, second, *[plot for plot in sweep if plot[0] == BY_CLUSTERS]]
+    lines += [image(plots.side_by_side(shown)), ""]
     lines += [*_clusters(clusters, cluster_profile["features"]), "", *_times(metrics)]
     if silhouette:
         lines.append(f"Silhouette: {words.how_measured(silhouette)}.  ")

@@ -221,7 +221,7 @@ def loss_plot(history: Sequence[Mapping[str, Any]]) -> str:
         return left + (WIDTH - left - right) * ((epoch - first) / ((last - first) or 1.0))
 
     body = []
-    for tick in _log_ticks(low, high) if logarithmic else ticks(low, high):
+    for tick in log_ticks(low, high) if logarithmic else ticks(low, high):
         body.append(rule(left, y_of(tick), WIDTH - right, y_of(tick)))
         body.append(text(left - 8, y_of(tick) + 4, f"{tick:.4g}", "end", SOFT))
     for tick in ticks(first, last, 6):
@@ -287,7 +287,8 @@ def _phase_starts(history: Sequence[Mapping[str, Any]]) -> list[tuple[str, float
     return starts
 
 
-def _log_ticks(low: float, high: float) -> list[float]:
+def log_ticks(low: float, high: float) -> list[float]:
+    """Values 1, 2 and 5 times a power of ten between two positive ones; 1 alone where many."""
     exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     every = [m * 10.0**e for e in exponents for m in (1, 2, 5)]
     inside = [value for value in every if low <= value <= high]

@@ -17,6 +17,7 @@ import jinja2
 from markupsafe import Markup
 
 from clam_dist.reporting import plots, words
+from clam_dist.reporting.sweep_plots import sweep_plots
 
 MOST_FEATURES = 30
 MOST_CLUSTERS = 24
@@ -35,6 +36,7 @@ def write_report(
     silhouettes: Mapping[str, Mapping[str, Any]],
     members: Sequence[Mapping[str, Any]],
     passed_over: Sequence[Mapping[str, Any]] = (),
+    baselines: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> None:
     """Write the report; the file appears whole or not at all.
 
@@ -64,6 +66,9 @@ def write_report(
         known, ``objective, start, learning_rate, restart, state, full``.
     passed_over : sequence of mapping
         Members with a greater silhouette than the chosen one: ``member, silhouette, why``.
+    baselines : mapping, optional
+        k-means on the same sample, by number of clusters as a string: ``silhouette``,
+        ``standard_error``.
     """
     page = render(
         metrics=metrics,
@@ -74,6 +79,7 @@ def write_report(
         silhouettes=silhouettes,
         members=members,
         passed_over=passed_over,
+        baselines=baselines,
     )
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -95,6 +101,7 @@ def render(
     silhouettes: Mapping[str, Mapping[str, Any]],
     members: Sequence[Mapping[str, Any]],
     passed_over: Sequence[Mapping[str, Any]] = (),
+    baselines: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> str:
     """The page as text; inputs as :func:`write_report` takes them."""
     files = resources.files("clam_dist.reporting")
@@ -142,6 +149,10 @@ def render(
         table=heat_table(cluster_profile),
         members=member_rows(members, metrics.get("selected") or {}, passed_over),
         members_total=len(members),
+        sweep=[
+            (title, Markup(svg))
+            for title, svg in sweep_plots(members, baselines or {}, metrics.get("selected") or {})
+        ],
         features=profile["features"],
         facts=facts(run),
         config=json.dumps(run["config"], indent=2, ensure_ascii=False),

@@ -12,6 +12,7 @@ from clam_dist.evaluation.scores import AssignSums, cluster_profile
 from clam_dist.stages.assign import SUMS_FILE
 from clam_dist.stages.context import Context, StageResult, strictly
 from clam_dist.stages.scoring import SCORES_FILE, load_scores
+from clam_dist.stages.sweep import cluster_curve
 from clam_dist.stages.train import read_result
 
 
@@ -19,22 +20,6 @@ def read_sums(context: Context) -> AssignSums:
     """The sums over all labelled rows."""
     with np.load(context.work / "assign" / SUMS_FILE) as arrays:
         return AssignSums.from_arrays(arrays)
-
-
-def best_by_clusters(members: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """For each number of clusters tried, its best candidate on the sample."""
-    best: dict[int, dict[str, Any]] = {}
-    for member in members:
-        k = member["n_clusters"]
-        if k not in best or _merit(member) > _merit(best[k]):
-            best[k] = member
-    shown = ("n_clusters", "silhouette", "n_used", "objective", "beta", "loss")
-    return [{name: best[k][name] for name in shown} for k in sorted(best)]
-
-
-def _merit(member: dict[str, Any]) -> tuple[bool, float]:
-    value = member["silhouette"]
-    return member["full"], value if value == value else -2.0
 
 
 def run(context: Context) -> StageResult:
@@ -74,7 +59,9 @@ def run(context: Context) -> StageResult:
         "by": context.config.train.select,
     }
     if not isinstance(context.config.model.n_clusters, int):
-        metrics["by_n_clusters"] = best_by_clusters(read_result(context)["members"])
+        found = read_result(context)
+        curve = cluster_curve(found["members"], found["baselines"], train["winner"])
+        metrics["by_n_clusters"] = curve
     metrics["selected_by_loss"] = {name: train["by_loss"][name] for name in chosen}
     scaling = context.scaling
     profile = cluster_profile(sums, context.schema.names, scaling.center, scaling.scale, bands)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,15 +11,22 @@ from typing import Any
 import numpy as np
 from safetensors.torch import load_file
 
+from clam_dist.assign import Assignment, Labeller
 from clam_dist.config import ModelConfig, TrainConfig
 from clam_dist.data.arrays import Parts, write_rows
+from clam_dist.data.shards import ShardFile
 from clam_dist.data.statistics import Scaling, Statistics
+from clam_dist.evaluation.scores import AssignSums
 from clam_dist.executor import Event
 from clam_dist.launch.serial import SerialExecutor
 from clam_dist.stages.planning import TrainingRows, plan_training
 from clam_dist.stages.shards import sample_rows
-from clam_dist.train.loop import train_rank
+from clam_dist.train.loop import one_thread_each, train_rank
 from clam_dist.train.result import MODEL_FILE
+
+
+BLOCK_ROWS = 65_536
+"""Rows labelled at a time."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +41,8 @@ class Fitted:
         What the factory takes to build the model, and the winner's row of the candidates' table.
     result
         All of the training's result: ``members``, ``history``, ``by_loss``, ``baselines`` …
+    sums
+        Over the rows by their clusters: sizes, means, inertia.
     statistics, scaling
         Of the features.
     device
@@ -44,6 +53,7 @@ class Fitted:
     settings: dict[str, Any]
     winner: dict[str, Any]
     result: dict[str, Any]
+    sums: AssignSums
     statistics: Statistics
     scaling: Scaling
     device: str
@@ -60,7 +70,7 @@ def fit_parts(
     weighted: bool = False,
     threads: int | None = None,
     folder: str | None = None,
-    warn: Callable[[str], None] = lambda message: None,
+    warn: Callable[[str], None] | None = None,
     on_event: Callable[[Event], None] | None = None,
 ) -> Fitted:
     """Scale, lay down in a temporary folder, train.
@@ -105,16 +115,54 @@ def fit_parts(
         target = Path(place, "train")
         target.mkdir()
         plan = plan_training(
-            rows, model, train, seed=seed, folder=target, executor=executor, digest="", warn=warn
+            rows,
+            model,
+            train,
+            seed=seed,
+            folder=target,
+            executor=executor,
+            digest="",
+            warn=warn or _ignore,
         )
         result = executor.gang(train_rank, plan, on_event=on_event)[0]
         tensors = load_file(target / MODEL_FILE)
+        assignment = Assignment(
+            str(target / MODEL_FILE), plan.model_settings, result["winner"], plan.device
+        )
+        with one_thread_each(1):  # puts torch's own number of threads back afterwards
+            sums = label_shards(assignment, place, rows.shards, weighted)
     return Fitted(
         parameters={name: value.numpy() for name, value in tensors.items()},
         settings=plan.model_settings,
         winner=result["winner"],
         result=result,
+        sums=sums,
         statistics=written.statistics,
         scaling=written.scaling,
         device=plan.device,
     )
+
+
+def label_shards(
+    assignment: Assignment, folder: str, shards: Sequence[ShardFile], weighted: bool
+) -> AssignSums:
+    """Sums over the rows of shards by the clusters that a model puts them in."""
+    labeller = Labeller(assignment)
+    width = len(assignment.settings["mask_value"])
+    sums = AssignSums.zeros(assignment.n_clusters, width)
+    for shard in shards:
+        x = np.load(Path(folder, shard.path), mmap_mode="r")
+        w = np.load(Path(folder, shard.sibling("w")), mmap_mode="r") if weighted else None
+        for first in range(shard.offset, shard.offset + shard.rows, BLOCK_ROWS):
+            part = slice(first, min(first + BLOCK_ROWS, shard.offset + shard.rows))
+            block = np.array(x[part])
+            labels, distances = labeller.label(block)
+            weight = None if w is None else np.array(w[part])
+            sums = sums.merge(
+                AssignSums.of(block, labels, len(sums.count), distances=distances, weight=weight)
+            )
+    return sums
+
+
+def _ignore(message: str) -> None:
+    """Nobody asked for warnings."""

@@ -37,7 +37,15 @@ STAGES: dict[str, Callable[[Context], StageResult]] = {
     "evaluate": evaluate.run,
     "report": report.run,
 }
-RESULTS = ("labels", "model", "evaluation", "metrics.json", "run.json", "report.html")
+RESULTS = (
+    "labels",
+    "model",
+    "evaluation",
+    "metrics.json",
+    "run.json",
+    "sweep.nc",
+    "report.html",
+)
 
 
 @dataclass(frozen=True)
@@ -239,7 +247,7 @@ def _prepare(opened: Run, held: Claim, *, fresh: bool) -> None:
 
 def _check_whole(output: Path) -> None:
     """A finished run is done only while what it wrote stands there."""
-    needed = ("labels", "model", "metrics.json", "run.json", "report.html")
+    needed = ("labels", "model", "metrics.json", "run.json", "sweep.nc", "report.html")
     lost = [name for name in needed if not (output / name).exists()]
     if lost:
         raise ConfigError(

@@ -23,7 +23,7 @@ from clam_dist.evaluation.labelings import score_labelings
 from clam_dist.executor import Executor
 from clam_dist.models.factory import build_model
 from clam_dist.stages.clusters import cluster_choices
-from clam_dist.stages.starts import FEWER_TRIES, KMEANS_TRIES, Starts, compute_starts
+from clam_dist.stages.starts import Starts, compute_starts
 from clam_dist.train.members import plan_members
 from clam_dist.train.plan import (
     TrainPlan,
@@ -31,6 +31,10 @@ from clam_dist.train.plan import (
     resolve_batch_rows,
     search_batch_rows,
 )
+from clam_dist.train.selection import START_MARGIN, promising
+
+MANY_CLUSTERS = 4
+"""More numbers of clusters than this get fewer k-means runs each."""
 
 
 @dataclass(frozen=True)
@@ -105,16 +109,18 @@ def plan_training(
     begun = dict(zip(clusters, _starts(rows, clusters, train, seed, folder, executor), strict=True))
     sampled = rows.sample_rows < rows.n_rows
     _check_distinct(begun, sampled=sampled, chosen=model.n_clusters != "auto", warn=warn)
+    scores = {k: (s.baseline.silhouette, s.baseline.standard_error) for k, s in begun.items()}
+    tried = promising(scores, START_MARGIN)
     objectives = ["masked", "unmasked"] if model.objective == "auto" else [model.objective]
     members = plan_members(
-        n_clusters=clusters,
+        n_clusters=tried,
         steps=as_list(model.steps),
         objectives=objectives,
         mask_rates=as_list(model.mask_rate),
         betas=None if model.beta == "auto" else as_list(model.beta),
         learning_rates=None if train.learning_rate == "auto" else as_list(train.learning_rate),
         restarts=train.restarts,
-        inertia={k: start.inertia for k, start in begun.items()},
+        inertia={k: begun[k].inertia for k in tried},
     )
     batch_rows = resolve_batch_rows(_or_none(train.batch_rows), rows.n_rows)
     return TrainPlan(
@@ -140,7 +146,7 @@ def plan_training(
         build_model=build_model,
         score=score_labelings,
         select=train.select,
-        starts={k: start.path for k, start in begun.items()},
+        starts={k: begun[k].path for k in tried},
         baselines={k: start.baseline for k, start in begun.items()},
         device=choose_device(train.device),
         digest=digest,
@@ -205,7 +211,7 @@ def _starts(
         weighted=rows.weighted,
         restarts=train.restarts,
         seed=seed,
-        most_tries=KMEANS_TRIES if len(clusters) <= 4 else FEWER_TRIES,
+        few=len(clusters) > MANY_CLUSTERS,
     )
     return list(executor.map(task, clusters))
 

@@ -52,7 +52,13 @@ def run(context: Context) -> StageResult:
     context.size = (source.n_rows, max(schema.width, 1))
 
     fragments = fragments_of(source)
-    task = partial(_profile, source=source, schema=schema, storage_options=context.storage_options)
+    task = partial(
+        _profile,
+        source=source,
+        schema=schema,
+        storage_options=context.storage_options,
+        weight_column=config.source.weight,
+    )
     parts = context.executor.map(task, fragments)
     rows = [fragment.n_rows for fragment in fragments]
     profile = merge_profiles(schema, context.track("profile", parts, rows))
@@ -79,9 +85,14 @@ def run(context: Context) -> StageResult:
 
 
 def _profile(
-    fragment: Fragment, *, source: Source, schema: FeatureSchema, storage_options: dict
+    fragment: Fragment,
+    *,
+    source: Source,
+    schema: FeatureSchema,
+    storage_options: dict,
+    weight_column: str | None,
 ) -> FragmentProfile:
-    return profile_fragment(source, schema, fragment, storage_options)
+    return profile_fragment(source, schema, fragment, storage_options, weight_column)
 
 
 def _check_output(context: Context) -> None:

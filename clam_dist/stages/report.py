@@ -16,18 +16,26 @@ from clam_dist.reporting.report import write_report
 from clam_dist.stages.context import STAGE_NAMES, Context, StageResult, strictly
 from clam_dist.stages.evaluate import read_sums
 from clam_dist.stages.scoring import assignment_of
+from clam_dist.stages.sweep import save_sweep, sweep_dataset
 from clam_dist.stages.train import read_result
 
 PACKAGES = ("torch", "numpy", "pyarrow", "dask", "distributed", "scikit-learn", "xarray", "prefect")
 
 
 def run(context: Context) -> StageResult:
-    """Write ``model/`` and ``report.html``."""
+    """Write ``model/``, ``sweep.nc`` and ``report.html``."""
     write_bundle(context)
+    result = read_result(context)
+    by_beta = context.config.model.beta != "auto"
+    sweep = context.output / "sweep.nc"
+    save_sweep(sweep, sweep_dataset(result["members"], result["baselines"], by_beta=by_beta))
     report = context.output / "report.html"
     write_report(report, **report_inputs(context))
     files = [path for path in (context.output / "model").rglob("*") if path.is_file()]
-    return StageResult({"report": "report.html", "model": "model"}, [report, *sorted(files)])
+    return StageResult(
+        {"report": "report.html", "model": "model", "sweep": "sweep.nc"},
+        [report, sweep, *sorted(files)],
+    )
 
 
 def write_bundle(context: Context) -> None:
@@ -70,6 +78,7 @@ def report_inputs(context: Context) -> dict[str, Any]:
         "silhouettes": evaluated["bands"],
         "members": result["members"],
         "passed_over": result["passed_over"],
+        "baselines": result["baselines"],
     }
 
 

@@ -13,9 +13,13 @@ from clam_dist.models.seeding import fill_missing, starts
 from clam_dist.train.members import STARTS
 from clam_dist.train.plan import FINAL_QUERIES, Baseline
 
-KMEANS_TRIES, FEWER_TRIES, KMEANS_WORK = 10, 4, 2e8
-"""k-means runs on the sample; their number where many numbers of clusters are tried, or where a
-pass takes as many multiply-adds as the third. The least inertia gives beta its unit."""
+MOST_TRIES, KMEANS_TRIES, FEWER_TRIES = 50, 10, 4
+"""k-means runs on the sample: at most, as a rule, and where a run costs much or many numbers of
+clusters are tried. The least inertia gives beta its unit, and k-means is what members must beat:
+on small data more runs cost nothing."""
+TRIES_WORK, KMEANS_WORK = 2e7, 2e8
+"""Multiply-adds a pass over the sample: times the runs where they are more than
+:data:`KMEANS_TRIES`; and of one run from which on they are :data:`FEWER_TRIES`."""
 NEAR_BEST = 1.05
 """Runs of at most this multiple of the least inertia can be the second start: local optima of
 k-means differ more in silhouette than in inertia (.122 to .126 on a million rows of vowels)."""
@@ -33,6 +37,13 @@ class Starts:
     baseline: Baseline
 
 
+def kmeans_tries(work: int, few: bool) -> int:
+    """k-means runs where one pass over the sample takes ``work`` multiply-adds."""
+    if few or work > KMEANS_WORK:
+        return FEWER_TRIES
+    return int(min(max(TRIES_WORK / max(work, 1), KMEANS_TRIES), MOST_TRIES))
+
+
 def compute_starts(
     n_clusters: int,
     *,
@@ -41,12 +52,12 @@ def compute_starts(
     weighted: bool,
     restarts: int,
     seed: int,
-    most_tries: int = KMEANS_TRIES,
+    few: bool = False,
 ) -> Starts:
     """Starting prototypes ``(restarts, k, d)`` from the sample, written as ``.npy``."""
     x = np.load(Path(shards_folder) / "sample.x.npy")
     weight = np.load(Path(shards_folder) / "sample.w.npy") if weighted else None
-    count = most_tries if x.size * n_clusters <= KMEANS_WORK else FEWER_TRIES
+    count = kmeans_tries(x.size * n_clusters, few)
     tries, n_distinct = starts(x, weight, n_clusters, count, "kmeans", seed)
     inertias = [inertia_a_row(x, weight, prototypes) for prototypes in tries]
     labels, scores = _scored_tries(x, weight, tries, inertias, seed)

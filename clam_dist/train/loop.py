@@ -18,9 +18,16 @@ import torch
 from clam_dist.data.reader import ShardFile, ShardReader
 from clam_dist.executor import Collective
 from clam_dist.train.plan import Segment, TrainPlan, rung_queries
+from clam_dist.train.population import Group
 from clam_dist.train.reduction import lanes_to_read
 from clam_dist.train.reseeding import reseed
-from clam_dist.train.result import score_candidates, write_result
+from clam_dist.train.result import (
+    best_candidates,
+    found_candidates,
+    score_candidates,
+    start_groups,
+    write_result,
+)
 from clam_dist.train.schedule import ROUND_STEPS
 from clam_dist.train.selection import describe, keep_best
 from clam_dist.train.state import TrainState
@@ -75,7 +82,15 @@ def run(state: TrainState) -> dict[str, Any]:
         state.segment += 1
         state.epoch = state.step = 0
         state.checkpoint(force=state.segment < len(segments))
-    return write_result(state)
+    starts = start_groups(state)
+    for group, losses in zip(starts, _validate(state, starts), strict=True):
+        group.plateau.observe(losses)
+    candidates = [
+        *best_candidates(state.groups),
+        *found_candidates(state),
+        *best_candidates(starts, "start"),
+    ]
+    return write_result(state, candidates)
 
 
 def _next_segment(state: TrainState, segment: Segment, following: Segment) -> None:
@@ -83,7 +98,8 @@ def _next_segment(state: TrainState, segment: Segment, following: Segment) -> No
     several = len({member.n_clusters for member in members}) > 1
     if len(members) > segment.keep or several:
         state.say(f"choosing the best of {len(members)} candidates to go on with")
-        scores = score_candidates(state, [g.best for g in state.groups], rung_queries(len(members)))
+        queries = rung_queries(len(members))
+        scores = score_candidates(state, best_candidates(state.groups), queries)
         final = following.phase == "train"
         kept = set(keep_best(members, scores, segment.keep, state.plan.select, final=final))
         state.dropped += [
@@ -95,11 +111,12 @@ def _next_segment(state: TrainState, segment: Segment, following: Segment) -> No
     if following.phase == "train":
         state.rounds = 0
         for group in state.groups:
-            group.restart_from_best(TRAIN_RATE)
             for position, member in enumerate(group.members):
+                state.found_loss[member.index] = float(group.plateau.best[position])
                 state.found[member.index] = {
                     name: group.best[name][position].clone() for name in group.names
                 }
+            group.restart_from_best(TRAIN_RATE)
 
 
 def _reader(state: TrainState, phase: str) -> ShardReader:
@@ -156,19 +173,18 @@ def _run_segment(state: TrainState, segment: Segment, reader: ShardReader) -> No
 def _update(state: TrainState, sums: Sequence[torch.Tensor]) -> None:
     first = len(state.running) != len(state.groups)
     for position, (group, total) in enumerate(zip(state.groups, sums, strict=True)):
-        found = total[: len(group.members) + 1].cpu().tolist()  # losses, then entries
+        found = total[: len(group.members) + 1]  # losses, then entries; they stay on the device
         if first:
-            state.running.append(found)
+            state.running.append(found.clone())
         else:
-            before = state.running[position]
-            state.running[position] = [a + b for a, b in zip(before, found, strict=True)]
+            state.running[position] += found
         group.update(total)
 
 
 def _end_round(state: TrainState, segment: Segment, steps: int, rows_per_second: float) -> bool:
     """Judge a round; True when every member has stopped."""
     state.synchronise()
-    losses = _validate(state)
+    losses = _validate(state, state.groups)
     for group, loss in zip(state.groups, losses, strict=True):
         group.remember(group.plateau.observe(loss))
     state.rounds += 1
@@ -176,9 +192,10 @@ def _end_round(state: TrainState, segment: Segment, steps: int, rows_per_second:
     if state.rounds * 2 <= planned:
         state.reseeded += reseed(state)
         state.synchronise()
+    running = [total.tolist() for total in state.running]
     curves = {
         str(member.index): [total[position] / max(total[-1], 1e-300), float(loss[position])]
-        for group, total, loss in zip(state.groups, state.running, losses, strict=True)
+        for group, total, loss in zip(state.groups, running, losses, strict=True)
         for position, member in enumerate(group.members)
     }
     state.running = []
@@ -201,7 +218,7 @@ def _end_round(state: TrainState, segment: Segment, steps: int, rows_per_second:
     return all(bool(group.plateau.stopped.all()) for group in state.groups)
 
 
-def _validate(state: TrainState) -> list[np.ndarray]:
+def _validate(state: TrainState, groups: Sequence[Group]) -> list[np.ndarray]:
     """Each group's validation losses ``(P,)`` a loss entry, float64."""
     lanes = lanes_of_rows(min(state.plan.sample_rows, VALIDATION_ROWS))
     batches = []
@@ -210,7 +227,7 @@ def _validate(state: TrainState) -> list[np.ndarray]:
         weight = None if state.sample_weight is None else state.sample_weight[rows]
         batches.append((lane, np.array(state.sample[rows]), weight))
     sums = batch_sums(
-        state.groups,
+        groups,
         batches,
         lanes=lanes,
         key=(VALIDATE,),
@@ -220,7 +237,7 @@ def _validate(state: TrainState) -> list[np.ndarray]:
         pool=state.pool,
     )
     losses = []
-    for group, total in zip(state.groups, sums, strict=True):
+    for group, total in zip(groups, sums, strict=True):
         members = len(group.members)
         loss = (total[:members] / total[members]).cpu().numpy()
         losses.append(np.where(np.isfinite(loss), loss, np.inf))

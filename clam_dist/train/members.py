@@ -16,6 +16,10 @@ AUTO_SCALES: tuple[float, ...] = tuple(float(c) for c in np.geomspace(0.05, 32.0
 """``c = beta * s2`` for ``beta: auto``, ``s2`` being the k-means inertia a row: the best values
 found by the paper's own search (table 5) run from .15 to 20 in this unit."""
 
+FEWER_SCALES = AUTO_SCALES[1::2]
+MANY_MEMBERS = 320
+"""Members from which on ``beta: auto`` tries every second scale: of many numbers of clusters."""
+
 STARTS: tuple[Literal["kmeans", "kmeans++", "normal", "rows"], ...] = (
     "kmeans",
     "kmeans",
@@ -89,8 +93,16 @@ def plan_members(
         For each number of clusters ``s2``, the k-means inertia a row in scaled units, positive.
     """
     members: list[Member] = []
+    rates_of = {"masked": len(mask_rates), "unmasked": 1}
+    each = len(steps) * sum(rates_of[objective] for objective in objectives) * restarts
+    each *= len(learning_rates or [LEARNING_RATE]) * len(AUTO_SCALES)
+    scales = (
+        FEWER_SCALES
+        if len(n_clusters) > 1 and each * len(n_clusters) > MANY_MEMBERS
+        else AUTO_SCALES
+    )
     for k, depth, objective in product(n_clusters, steps, objectives):
-        choices = betas if betas is not None else [c / inertia[k] for c in AUTO_SCALES]
+        choices = betas if betas is not None else [c / inertia[k] for c in scales]
         rates = mask_rates if objective == "masked" else [0.0]
         for beta, mask_rate, rate, restart in product(
             choices, rates, learning_rates or [LEARNING_RATE], range(restarts)

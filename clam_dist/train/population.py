@@ -104,11 +104,14 @@ class Group:
         return torch.cat(parts)
 
     def update(self, sums: torch.Tensor) -> None:
-        """One Adam step from the global batch's sums; stopped members stay as they are."""
+        """One Adam step from the global batch's sums; stopped members stay as they are.
+
+        Nothing here waits for the device. Where nothing is observed among the hidden cells of a
+        whole batch, the gradient is 0.
+        """
         members = len(self.members)
         entries = sums[members]
-        if float(entries) == 0:  # nothing observed among the hidden cells of this whole batch
-            return
+        scored = torch.where(entries > 0, entries, torch.inf)
         self.updates += 1
         rates = np.where(self.plateau.stopped, 0.0, self.plateau.rates)
         correction = np.sqrt(1 - SECOND_DECAY**self.updates) / (1 - FIRST_DECAY**self.updates)
@@ -116,7 +119,7 @@ class Group:
         start = members + 1
         for name in self.names:
             value = self.parameters[name]
-            flat = sums[start : start + value.numel()] / entries
+            flat = sums[start : start + value.numel()] / scored
             start += value.numel()
             gradient = flat.to(value.dtype).reshape(value.shape)
             self.first[name].mul_(FIRST_DECAY).add_(gradient, alpha=1 - FIRST_DECAY)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,23 +15,88 @@ from safetensors.torch import save_file
 
 from clam_dist.train.members import Member
 from clam_dist.train.plan import FINAL_QUERIES
+from clam_dist.train.population import Group, Model
 from clam_dist.train.selection import Score, choose, describe, is_full, passed_over
 from clam_dist.train.state import TrainState
 
 MODEL_FILE, RESULT_FILE = "model.safetensors", "result.json"
 
 
-def score_candidates(
-    state: TrainState, stores: Sequence[dict[str, torch.Tensor]], queries: int
-) -> list[Score]:
-    """Score parameters of every group (``stores`` in the order of the groups) on the sample.
+@dataclass(frozen=True)
+class Candidate:
+    """One member's parameters at one point of its life.
 
-    Members are shared out over the ranks; labels are gathered and rank 0 scores them all.
+    Parameters
+    ----------
+    member, model
+        Settings, and the equations they make.
+    parameters
+        By name, without the axis over members.
+    loss
+        Validation loss an entry.
+    state
+        ``trained`` on all rows, ``search`` as the search left it, ``start`` untrained.
     """
-    pairs = [(g, p) for g, group in enumerate(state.groups) for p in range(len(group.members))]
-    labels = _labels(state, stores, pairs)
-    losses = [loss for group in state.groups for loss in group.plateau.best.tolist()]
-    clusters = [state.groups[g].members[p].n_clusters for g, p in pairs]
+
+    member: Member
+    model: Model
+    parameters: dict[str, torch.Tensor]
+    loss: float
+    state: str
+
+
+def best_candidates(groups: Sequence[Group], state: str = "trained") -> list[Candidate]:
+    """Every member of the groups at its best round."""
+    return [
+        Candidate(
+            member,
+            group.model,
+            {name: group.best[name][position] for name in group.names},
+            float(group.plateau.best[position]),
+            state,
+        )
+        for group in groups
+        for position, member in enumerate(group.members)
+    ]
+
+
+def found_candidates(state: TrainState) -> list[Candidate]:
+    """The finalists as the search left them, so that training can only add to what it had."""
+    return [
+        Candidate(member, group.model, found, state.found_loss[member.index], "search")
+        for group in state.groups
+        for member in group.members
+        if (found := state.found.get(member.index)) is not None
+    ]
+
+
+def start_groups(state: TrainState) -> list[Group]:
+    """k-means as it came, for each number of clusters that is left: the sharpest of each start.
+
+    At a large ``c`` the dynamics keep every row in its cell, so a sweep with these among its
+    candidates never chooses less than k-means gave.
+    """
+    left = {member.n_clusters for member in state.members}
+    sharpest: dict[tuple[int, int], Member] = {}
+    for member in state.plan.members:
+        key = (member.n_clusters, member.restart)
+        if member.n_clusters not in left or member.start != "kmeans":
+            continue
+        before = sharpest.get(key)
+        if before is None or (member.scale, member.objective) > (before.scale, before.objective):
+            sharpest[key] = member
+    return [state.build_group([member]) for _, member in sorted(sharpest.items())]
+
+
+def score_candidates(
+    state: TrainState, candidates: Sequence[Candidate], queries: int
+) -> list[Score]:
+    """Score candidates on the sample.
+
+    They are shared out over the ranks; labels are gathered and rank 0 scores them all.
+    """
+    labels = _labels(state, candidates)
+    clusters = [candidate.member.n_clusters for candidate in candidates]
     values: list[tuple[float, float]] | None = None
     if state.collective.rank == 0:
         x = np.nan_to_num(np.asarray(state.sample), nan=0.0)
@@ -40,79 +105,60 @@ def score_candidates(
     values = state.collective.broadcast_object(values)
     weight = state.sample_weight
     scores = []
-    for row, k, (value, error), loss in zip(labels, clusters, values, losses, strict=True):
+    for row, candidate, (value, error) in zip(labels, candidates, values, strict=True):
+        k = candidate.member.n_clusters
         sizes = np.bincount(row, minlength=k)
         held = np.bincount(row, weights=weight, minlength=k).astype(np.float64)
         shares = held / max(float(held.sum()), 1e-300)
         used, least = int((sizes > 0).sum()), float(shares.min())
         full = is_full(k, used, least, state.plan.baselines[k].smallest_share)
-        scores.append(Score(float(value), float(error), used, least, loss, full))
+        scores.append(Score(float(value), float(error), used, least, candidate.loss, full))
     return scores
 
 
-def _labels(
-    state: TrainState,
-    stores: Sequence[dict[str, torch.Tensor]],
-    pairs: Sequence[tuple[int, int]],
-) -> np.ndarray:
+def _labels(state: TrainState, candidates: Sequence[Candidate]) -> np.ndarray:
     """Labels ``(M, S)`` int64 of the sample under each candidate, the same on every rank."""
-    collective = state.collective
+    collective, count = state.collective, len(candidates)
     x, observed = state.sample_tensors(slice(0, None))
 
-    def one(pair: tuple[int, int]) -> torch.Tensor:
-        g, p = pair
-        group = state.groups[g]
-        parameters = {name: value[p] for name, value in stores[g].items()}
-        return group.model.predict(parameters, group.members[p].beta, x, observed)[0]
+    def one(candidate: Candidate) -> torch.Tensor:
+        beta = candidate.member.beta
+        return candidate.model.predict(candidate.parameters, beta, x, observed)[0]
 
-    mine = list(range(collective.rank, len(pairs), collective.world_size))
+    mine = [candidates[i] for i in range(collective.rank, count, collective.world_size)]
     run = state.pool.map if state.pool is not None else map
-    part = torch.zeros(-(-len(pairs) // collective.world_size), len(x), dtype=torch.int32)
-    for slot, row in enumerate(run(one, [pairs[position] for position in mine])):
+    part = torch.zeros(-(-count // collective.world_size), len(x), dtype=torch.int32)
+    for slot, row in enumerate(run(one, mine)):
         part[slot] = row.to(torch.int32).cpu()
     gathered = part[None] if collective.world_size == 1 else collective.all_gather(part)
     order = [
         gathered[position % collective.world_size, position // collective.world_size]
-        for position in range(len(pairs))
+        for position in range(count)
     ]
     return torch.stack(order).numpy().astype(np.int64)
 
 
-def write_result(state: TrainState) -> dict[str, Any]:
-    """Score what the search found and what training made of it, choose, write, return the JSON.
+def write_result(state: TrainState, candidates: Sequence[Candidate]) -> dict[str, Any]:
+    """Score the candidates, choose, write, return the result's JSON.
 
-    A member is a candidate twice: as training on all rows left it, and as the search found it,
-    so that training can only add to what the search had.
+    Parameters
+    ----------
+    candidates
+        What training on all rows, the search and k-means left; a member may be there several times.
     """
-    members: list[Member] = list(state.members)
-    state.say(f"choosing among {len(members)} trained candidates")
-    trained = score_candidates(state, [group.best for group in state.groups], FINAL_QUERIES)
-    scores, states = list(trained), ["trained"] * len(members)
-    candidates = [(group, p) for group in state.groups for p in range(len(group.members))]
-    parameters = [{n: g.best[n][p] for n in g.names} for g, p in candidates]
-    if state.found:
-        stores = [
-            {
-                name: torch.stack([state.found[m.index][name] for m in group.members])
-                for name in group.names
-            }
-            for group in state.groups
-        ]
-        scores += score_candidates(state, stores, FINAL_QUERIES)
-        states += ["search"] * len(members)
-        parameters += [{n: s[n][p] for n in s} for s, (g, p) in _with_store(stores, candidates)]
-        members = members * 2
+    state.say(f"choosing among {len(candidates)} candidates")
+    scores = score_candidates(state, candidates, FINAL_QUERIES)
+    members = [candidate.member for candidate in candidates]
     winner = choose(members, scores, state.plan.select)
     rivals = [p for p, m in enumerate(members) if m.n_clusters == members[winner].n_clusters]
     lowest = choose([members[p] for p in rivals], [scores[p] for p in rivals], "loss")
-    by_loss = rivals[lowest]
     table = [
-        describe(member, score, origin)
-        for member, score, origin in zip(members, scores, states, strict=True)
+        describe(candidate.member, score, candidate.state)
+        for candidate, score in zip(candidates, scores, strict=True)
     ]
     result = {
         "winner": table[winner],
-        "by_loss": table[by_loss],
+        "by_loss": table[rivals[lowest]],
         "members": [*table, *state.dropped],
         "passed_over": passed_over([*table, *state.dropped], table[winner]),
         "history": curve(state.history, members[winner].index),
@@ -122,7 +168,10 @@ def write_result(state: TrainState) -> dict[str, Any]:
     if state.collective.rank == 0:
         folder = Path(state.plan.folder)
         folder.mkdir(parents=True, exist_ok=True)
-        tensors = {n: v.detach().cpu().contiguous() for n, v in parameters[winner].items()}
+        tensors = {
+            name: value.detach().cpu().contiguous()
+            for name, value in candidates[winner].parameters.items()
+        }
         save_file(tensors, folder / f".{MODEL_FILE}")
         os.replace(folder / f".{MODEL_FILE}", folder / MODEL_FILE)
         (folder / f".{RESULT_FILE}").write_text(json.dumps(result), encoding="utf-8")
@@ -140,10 +189,3 @@ def curve(history: Sequence[dict[str, Any]], index: int) -> list[dict[str, Any]]
             shown = {key: value for key, value in record.items() if key != "losses"}
             rows.append({**shown, "loss": losses[0], "validation_loss": losses[1]})
     return rows
-
-
-def _with_store(
-    stores: Sequence[dict[str, torch.Tensor]], candidates: Sequence[tuple[Any, int]]
-) -> list[tuple[dict[str, torch.Tensor], tuple[Any, int]]]:
-    repeated = [store for store in stores for _ in range(len(next(iter(store.values()))))]
-    return list(zip(repeated, candidates, strict=True))

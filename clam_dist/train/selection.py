@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -13,9 +13,10 @@ SMALL_SHARE = 0.05
 for the guard, unless k-means' own least cluster is as small: a member that splits off a few
 outliers scores well and says nothing."""
 
-SEARCH_MARGIN, FINAL_MARGIN = (3.0, 0.05), (2.0, 0.01)
-"""A number of clusters stays in the search while its best member is within so many standard errors,
-or this much, of the best of all: on the way, and where members go on to train on all rows."""
+START_MARGIN, SEARCH_MARGIN, FINAL_MARGIN = (4.0, 0.3), (3.0, 0.15), (2.0, 0.05)
+"""A number of clusters stays in the search while its best member is within so many standard
+errors, or this share, of the best of all: of k-means before there are members, on the way, and
+where members go on to train on all rows."""
 
 
 @dataclass(frozen=True)
@@ -130,16 +131,33 @@ def keep_best(
     final
         They go on to train on all rows: a number of clusters must be nearer to the best.
     """
-    errors, least = FINAL_MARGIN if final else SEARCH_MARGIN
     best = best_of_each(members, scores)
-    top = max(best.values(), key=lambda position: _silhouette(scores[position]))
-    enough = _silhouette(scores[top]) - max(errors * scores[top].standard_error, least)
+    values = {k: (scores[p].silhouette, scores[p].standard_error) for k, p in best.items()}
+    near = promising(values, FINAL_MARGIN if final else SEARCH_MARGIN)
     kept: list[int] = []
     ranked = rank_members(members, scores, select)
-    for k, position in best.items():
-        if position == top or not _silhouette(scores[position]) < enough:
-            kept += [place for place in ranked if members[place].n_clusters == k][:keep]
+    for k in near:
+        kept += [place for place in ranked if members[place].n_clusters == k][:keep]
     return sorted(kept)
+
+
+def promising(values: Mapping[int, tuple[float, float]], margin: tuple[float, float]) -> list[int]:
+    """Numbers of clusters whose silhouette is near the greatest, rising.
+
+    Parameters
+    ----------
+    values
+        For each number of clusters the silhouette and its standard error; nan is far from any.
+    margin
+        Standard errors of the greatest, and share of it, whichever is more.
+    """
+    known = {k: value for k, (value, _) in values.items() if value == value}
+    if not known:
+        return sorted(values)
+    top = max(known, key=lambda k: (known[k], -k))
+    error = values[top][1] if values[top][1] == values[top][1] else 0.0
+    enough = known[top] - max(margin[0] * error, margin[1] * abs(known[top]))
+    return sorted(k for k in known if known[k] >= enough)
 
 
 def describe(member: Member, score: Score, state: str) -> dict[str, Any]:

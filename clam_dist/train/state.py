@@ -24,7 +24,7 @@ from clam_dist.train.population import Group, build_group
 
 CHECKPOINT_SECONDS = 1.0
 """Rounds that follow sooner than this after a checkpoint do not write another."""
-COUNTERS = ("segment", "epoch", "step", "rounds", "history", "running", "reseeded", "dropped")
+COUNTERS = ("segment", "epoch", "step", "rounds", "history", "reseeded", "dropped")
 
 
 class TrainState:
@@ -37,8 +37,10 @@ class TrainState:
         rounds done since the segment's phase began.
     groups
         The population.
-    found
-        For each finalist, by its index, its parameters as the search left them.
+    found, found_loss
+        For each finalist, by its index, its parameters as the search left them, and its loss.
+    running
+        For each group the sums of losses and entries since the last round, ``(P + 1,)`` float64.
     history
         One record a round.
     """
@@ -50,8 +52,9 @@ class TrainState:
         self.device = torch.device(plan.device)
         self.segment = self.epoch = self.step = self.rounds = 0
         self.history: list[dict[str, Any]] = []
-        self.running: list[list[float]] = []
+        self.running: list[torch.Tensor] = []
         self.found: dict[int, dict[str, torch.Tensor]] = {}
+        self.found_loss: dict[int, float] = {}
         self.reseeded = 0
         self.dropped: list[dict[str, Any]] = []
         self.groups: list[Group] = []
@@ -62,12 +65,13 @@ class TrainState:
         )
         self.restore()
 
-    def _group(
+    def build_group(
         self,
         members: list[Member],
         state: dict[str, Any] | None = None,
         tensors: dict[str, torch.Tensor] | None = None,
     ) -> Group:
+        """Members of equal settings at their starts, or as a checkpoint left them."""
         if tensors is None:
             starts = np.load(self.plan.starts[members[0].n_clusters])
             first = torch.from_numpy(np.stack([starts[m.restart] for m in members]))
@@ -91,11 +95,15 @@ class TrainState:
         if loaded is None:
             rows = min(self.plan.search_batch_rows, self.plan.batch_rows)
             groups = group_members(self.plan.members, rows)
-            self.groups = [self._group(members) for members in groups]
+            self.groups = [self.build_group(members) for members in groups]
             return
         tensors, state = loaded
         for name in COUNTERS:
             setattr(self, name, state[name])
+        self.running = [
+            torch.tensor(total, dtype=torch.float64, device=self.device)
+            for total in state["running"]
+        ]
         for position, group_state in enumerate(state["groups"]):
             prefix = f"{position}."
             mine = {
@@ -104,7 +112,7 @@ class TrainState:
                 if name.startswith(prefix)
             }
             members = [Member(**member) for member in group_state["members"]]
-            self.groups.append(self._group(members, group_state, mine))
+            self.groups.append(self.build_group(members, group_state, mine))
         self.found = {
             int(index): {
                 name.removeprefix(f"found.{index}."): value
@@ -113,6 +121,7 @@ class TrainState:
             }
             for index in state["found"]
         }
+        self.found_loss = {int(index): loss for index, loss in state["found_loss"].items()}
         where = f"{self.plan.segments[self.segment].phase}, epoch {self.epoch}, step {self.step}"
         self.say(f"training goes on from its checkpoint: {where}")
 
@@ -131,7 +140,9 @@ class TrainState:
             tensors |= {f"found.{index}.{name}": value for name, value in parameters.items()}
         state: dict[str, Any] = {name: getattr(self, name) for name in COUNTERS}
         state["groups"] = [group.state() for group in self.groups]
+        state["running"] = [total.tolist() for total in self.running]
         state["found"] = sorted(self.found)
+        state["found_loss"] = self.found_loss
         name = f"checkpoint-{self.segment:02d}-{self.epoch:05d}-{self.step:07d}"
         save_checkpoint(self.plan.folder, name, tensors, state)
         self.collective.report(

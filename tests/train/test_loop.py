@@ -240,7 +240,9 @@ def test_training_finds_the_blobs_and_the_search_keeps_full_members(tmp_path):
     assert winner["silhouette"] > 0.5
     final = [m for m in result["members"] if m["state"] != "dropped"]
     assert winner["silhouette"] == max(m["silhouette"] for m in final if m["full"])
-    assert len(final) == 8  # four finalists, each trained and as the search found it
+    # Four finalists, each trained and as the search found it, and the two k-means starts.
+    assert [m["state"] for m in final].count("start") == 2
+    assert len(final) == 10
     assert {m["index"] for m in result["members"]} == set(range(8))
 
 

@@ -10,6 +10,7 @@ from clam_dist.train.selection import (
     is_full,
     keep_best,
     passed_over,
+    promising,
     rank_members,
 )
 
@@ -90,8 +91,16 @@ def test_each_number_of_clusters_keeps_its_own_best():
 
 def test_numbers_of_clusters_far_from_the_best_leave_the_search():
     members = [member(i, 2 + i) for i in range(4)]
-    scores = [score(0.5), score(0.46), score(0.44), score(math.nan, full=False)]
+    scores = [score(0.5), score(0.46), score(0.42), score(math.nan, full=False)]
     assert keep_best(members, scores, 1, "silhouette", final=False) == [0, 1]
     assert keep_best(members, scores, 1, "silhouette", final=True) == [0]
     wide = [score(0.5, error=0.05), *scores[1:]]
     assert keep_best(members, wide, 1, "silhouette", final=False) == [0, 1, 2]
+
+
+def test_promising_numbers_of_clusters_by_hand():
+    values = {2: (0.5, 0.01), 3: (0.46, 0.0), 4: (0.449, 0.0), 5: (math.nan, math.nan)}
+    assert promising(values, (3.0, 0.1)) == [2, 3]  # a tenth is more than three errors
+    assert promising(values, (6.0, 0.1)) == [2, 3, 4]
+    assert promising({k: (-v, e) for k, (v, e) in values.items()}, (0.0, 0.1)) == [3, 4]
+    assert promising({2: (math.nan, math.nan)}, (1.0, 0.1)) == [2]

@@ -161,6 +161,8 @@ class OpenNpyFiles:
         self._width, self._dtype = width, dtype
         self._layouts: dict[str, NpyLayout] = {}
         self._open: OrderedDict[str, int] = OrderedDict()
+        self.bytes_read = 0
+        """Of all rows read so far."""
 
     def read_into(self, path: str, first: int, out: np.ndarray) -> None:
         """Fill ``out`` with the rows of the file ``path`` from row ``first`` on.
@@ -173,6 +175,7 @@ class OpenNpyFiles:
         if path not in self._layouts:
             self._layouts[path] = npy_layout(path, self._width, self._dtype)
         self._layouts[path].read_into(self._descriptor(path), first, out)
+        self.bytes_read += out.nbytes
 
     def close(self) -> None:
         """Close all files; reading opens them anew."""

@@ -159,6 +159,11 @@ class ShardReader:
             thread.join()
             self._busy.release()
 
+    @property
+    def bytes_read(self) -> int:
+        """Bytes of rows and weights read from files so far."""
+        return self._x_files.bytes_read + self._w_files.bytes_read
+
     def close(self) -> None:
         """Close the files; the reader may be used again and opens them anew."""
         self._x_files.close()

@@ -51,13 +51,14 @@ def sweep_plots(
     known = [m for m in members if m.get("full") and _is_number(m.get("silhouette"))]
     at_k = [m for m in known if m["n_clusters"] == selected.get("n_clusters")]
     at_both = [m for m in at_k if m["steps"] == selected.get("steps")]
-    reference = (baselines.get(str(selected.get("n_clusters"))) or {}).get("silhouette")
-    flat = [(x, reference, 0.0) for x in (-math.inf, math.inf)] if _is_number(reference) else []
+    here = str(selected.get("n_clusters"))
     curve = [
-        (float(k), values["silhouette"], values.get("standard_error") or 0.0)
+        (float(k), float(values["silhouette"]), float(values.get("standard_error") or 0.0))
         for k, values in baselines.items()
         if _is_number(values.get("silhouette"))
     ]
+    level = [y for k, y, _ in curve if k == float(here)] if here.isdigit() else []
+    flat = [(x, y, 0.0) for y in level for x in (-math.inf, math.inf)]
     found = []
     for title, rows, key, k_means, logarithmic in (
         (BY_CLUSTERS, known, "n_clusters", sorted(curve), False),

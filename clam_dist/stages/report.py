@@ -125,6 +125,8 @@ def run_record(context: Context) -> dict[str, Any]:
             "train.epochs": train["epochs"],
             "train.learning_rate": train["winner"]["learning_rate"],
             "train.device": train["device"],
+            "train.bytes_read": train["bytes_read"]["train"],
+            "search.bytes_read": train["bytes_read"]["search"],
             "prepare.shard_rows": context.shard_rows(source.n_rows, context.schema.width),
             "evaluate.references": context.data("assign")["references"],
             "cluster.workers": context.executor.workers if context.started else None,

@@ -23,7 +23,13 @@ def run(context: Context) -> StageResult:
     plan = make_plan(context, folder)
     digest = plan.digest
 
+    read = {"search": 0, "train": 0}
+
     def on_event(event: Event) -> None:
+        if event["event"] == "read":
+            for phase in read:
+                read[phase] += int(event[phase])
+            return
         if event["event"] == "checkpoint":
             publish_checkpoint(folder, str(event["name"]), digest)
         context.on_event(event)
@@ -63,6 +69,7 @@ def run(context: Context) -> StageResult:
             "epochs": plan.segments[-1].epochs,
             "restarts": context.config.train.restarts,
             "ranks": ranks,
+            "bytes_read": read,
             "device": plan.device,
         },
         [folder / MODEL_FILE, folder / RESULT_FILE],

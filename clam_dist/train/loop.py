@@ -77,6 +77,7 @@ def run(state: TrainState) -> dict[str, Any]:
         segment = segments[state.segment]
         with _reader(state, segment.phase) as reader:
             _run_segment(state, segment, reader)
+            state.bytes_read[segment.phase] += reader.bytes_read
         if state.segment + 1 < len(segments):
             _next_segment(state, segment, segments[state.segment + 1])
         state.segment += 1
@@ -90,7 +91,9 @@ def run(state: TrainState) -> dict[str, Any]:
         *found_candidates(state),
         *best_candidates(starts, "start"),
     ]
-    return write_result(state, candidates)
+    result = write_result(state, candidates)
+    state.collective.report({"event": "read", "stage": "train", **state.bytes_read})
+    return result
 
 
 def _next_segment(state: TrainState, segment: Segment, following: Segment) -> None:

@@ -39,6 +39,8 @@ class TrainState:
         The population.
     found, found_loss
         For each finalist, by its index, its parameters as the search left them, and its loss.
+    bytes_read
+        By this rank since it started, in each phase.
     running
         For each group the sums of losses and entries since the last round, ``(P + 1,)`` float64.
     history
@@ -56,6 +58,7 @@ class TrainState:
         self.found: dict[int, dict[str, torch.Tensor]] = {}
         self.found_loss: dict[int, float] = {}
         self.reseeded = 0
+        self.bytes_read = {"search": 0, "train": 0}
         self.dropped: list[dict[str, Any]] = []
         self.groups: list[Group] = []
         self.saved_at = time.monotonic()

@@ -92,7 +92,10 @@ class PrepareConfig(Section):
 
 
 class ModelConfig(Section):
-    """The model; ``beta`` is in 1/length² of scaled features. Lists make a sweep."""
+    """The model; ``beta`` is in 1/length² of scaled features. Lists make a sweep.
+
+    ``group_rows`` rows share the features hidden from them; 1 draws them for every row.
+    """
 
     kind: Literal["clam", "dclam", "tdcm", "kmeans"] = "clam"
     n_clusters: AutoClusters
@@ -101,13 +104,17 @@ class ModelConfig(Section):
     step_size: Annotated[float | None, number(least=1e-6, below=2, null=True)] = None
     mask_rate: Fractions = 0.15
     mask_value: Literal["mean", "min", "max"] = "mean"
+    group_rows: Count = 64
     objective: Literal["auto", "masked", "unmasked"] = "auto"
     weighted: bool = False
     geometry: Literal["euclidean", "spherical"] = "euclidean"
 
 
 class TrainConfig(Section):
-    """How the model is trained; ``rows`` trains on a seeded sample of that many rows."""
+    """How the model is trained; ``rows`` trains on a seeded sample of that many rows.
+
+    ``precision`` is that of the two large products of a step; the rest is float32 and float64.
+    """
 
     epochs: AutoCount = "auto"
     batch_rows: AutoCount = "auto"
@@ -115,6 +122,7 @@ class TrainConfig(Section):
     restarts: Count = 4
     select: Literal["silhouette", "loss"] = "silhouette"
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    precision: Literal["float32", "tf32", "bfloat16"] = "float32"
     rows: AutoCount = "auto"
 
 

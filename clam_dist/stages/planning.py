@@ -142,7 +142,7 @@ def plan_training(
             batch_rows=batch_rows,
             epochs=_or_none(train.epochs),
         ),
-        model_settings=model_settings(model, rows.statistics, rows.scaling, seed),
+        model_settings=model_settings(model, train, rows.statistics, rows.scaling, seed),
         build_model=build_model,
         score=score_labelings,
         select=train.select,
@@ -154,7 +154,7 @@ def plan_training(
 
 
 def model_settings(
-    model: ModelConfig, statistics: Statistics, scaling: Scaling, seed: int
+    model: ModelConfig, train: TrainConfig, statistics: Statistics, scaling: Scaling, seed: int
 ) -> dict[str, Any]:
     """What all members share, as JSON, with the hidden features' fill in scaled units."""
     columns = {"mean": statistics.mean, "min": statistics.minimum, "max": statistics.maximum}
@@ -164,6 +164,8 @@ def model_settings(
         "kind": model.kind,
         "step_size": model.step_size,
         "weighted": model.weighted,
+        "group_rows": model.group_rows,
+        "precision": train.precision,
         "mask_value": [float(number) for number in scaled],
         "seed": seed,
     }

@@ -80,6 +80,7 @@ class Bundle:
             self.settings["objective"],
             float(self.settings["mask_rate"]),
             self.dataset["mask_value"].values,
+            geometry=self.settings.get("geometry", "euclidean"),
         )
 
     def prototypes_in_units(self) -> np.ndarray:

@@ -125,3 +125,69 @@ def direct_loss(
 def direct_labels(final: Tensor, prototypes: Tensor) -> Tensor:
     """Index of the prototype nearest to each final state, int64 ``(B,)`` (InferClAM, line 22)."""
     return (prototypes[None] - final[:, None]).square().sum(-1).argmin(1)
+
+
+def direct_spherical_states(
+    x: Tensor,
+    prototypes: Tensor,
+    beta: float | Tensor,
+    alpha: float,
+    steps: int,
+    *,
+    log_epsilon: Tensor | None = None,
+) -> list[Tensor]:
+    """All states ``x_0 … x_T`` of equation 12, each ``(B,d)``; rows of zeros stay what they are.
+
+    Parameters
+    ----------
+    x : Tensor (B,d)
+        Of any length, with 0 where a feature is not shown.
+    prototypes : Tensor (k,d)
+        Of any length.
+    beta, alpha, steps, log_epsilon
+        As in :func:`direct_states`.
+    """
+    directions = _normalised(prototypes)
+    states = [_normalised(x)]
+    for _ in range(steps):
+        logits = beta * states[-1] @ directions.T
+        if log_epsilon is not None:
+            logits = logits + log_epsilon
+        states.append(_normalised(states[-1] + alpha * torch.softmax(logits, 1) @ directions))
+    return states
+
+
+def direct_spherical_loss(
+    x: Tensor,
+    weight: Tensor | None,
+    prototypes: Tensor,
+    beta: float | Tensor,
+    alpha: float,
+    steps: int,
+    *,
+    shown: Tensor,
+    scored: Tensor,
+    log_epsilon: Tensor | None = None,
+) -> Tensor:
+    """Sum over rows that show anything of ``weight · (y - x_T)²``, ``y`` the normalised row.
+
+    Parameters
+    ----------
+    shown, scored : Tensor (B,d) bool
+        Entries that ``x_0`` has, and entries in the loss; those in neither are missing.
+    x, weight, prototypes, beta, alpha, steps, log_epsilon
+        As in :func:`direct_spherical_states`.
+    """
+    start = torch.where(shown, x, 0.0)
+    alive = start.abs().sum(1) > 0
+    row = _normalised(torch.where(shown | scored, x, 0.0))[alive]
+    states = direct_spherical_states(
+        start[alive], prototypes, beta, alpha, steps, log_epsilon=log_epsilon
+    )
+    rows = torch.where(scored[alive], (row - states[-1]).square(), 0.0).sum(1)
+    return rows.sum() if weight is None else (weight[alive] * rows).sum()
+
+
+def _normalised(x: Tensor) -> Tensor:
+    length = x.norm(dim=1, keepdim=True)
+    return torch.where(length > 0, x / length.clamp_min(1e-300), x)

@@ -11,9 +11,10 @@ logits ``z = β (2 x R' - g)`` are ever needed. With ``1' C_t = 1 - a^t`` they a
 
     z_t = b_t z_0 + N C_t ,    w_t = softmax(z_t) ,    C_{t+1} = C_t + α (w_t - C_t) ,  C_0 = 0
 
-for a matrix ``N`` (a *coupling*) and ``b_t = a^t`` where all features move from ``x_0 = x``, or
-``b_t = 1`` where only hidden features move and their start is in ``z_0`` already. All arrays are
-laid out ``(n,k,B)``: softmax then runs along long contiguous lines of rows.
+for a matrix ``N`` (a *coupling*, which may carry an image of ``C`` in place of ``C``) and
+``b_t = a^t`` where all features move from ``x_0 = x``, or ``b_t = 1`` where only hidden features
+move and their start is in ``z_0`` already. All arrays are laid out ``(n,k,B)``: softmax then runs
+along long contiguous lines of rows.
 """
 
 from __future__ import annotations
@@ -45,17 +46,18 @@ class Path:
     ----------
     shares : tuple of T Tensors (n,k,B)
         ``w_0 … w_{T-1}``, the softmax of each step.
-    mixtures : tuple of T Tensors (n,k,B)
-        ``C_1 … C_T``, each after the step of the same index.
+    carries : tuple of T Tensors
+        What the coupling carries after each step; one tensor, again and again, where it needs the
+        last alone.
     """
 
     shares: tuple[Tensor, ...]
-    mixtures: tuple[Tensor, ...]
+    carries: tuple[Tensor, ...]
 
     @property
     def final(self) -> Tensor:
-        """``C_T``, shape ``(n,k,B)``."""
-        return self.mixtures[-1]
+        """What is carried after the last step."""
+        return self.carries[-1]
 
 
 def descend(
@@ -81,18 +83,17 @@ def descend(
     space : Workspace
         Where the path is put; it is valid until the next call with the same workspace.
     """
-    shape = (steps, *start.shape)
-    shares = space.take("shares", shape, start).unbind()
-    mixtures = space.take("mixtures", shape, start).unbind()
+    shares = space.take("shares", (steps, *start.shape), start).unbind()
+    carries = coupling.carries(steps, shares[0], space)
     logits = space.take("logits", start.shape, start)
     torch.softmax(start, 1, out=shares[0])
-    torch.mul(shares[0], alpha, out=mixtures[0])
+    coupling.advance(None, shares[0], alpha, carries[0])
     for t in range(1, steps):
         keep = remaining(alpha, t) if decays else 1.0
-        coupling.logits(start, keep, mixtures[t - 1], logits)
+        coupling.logits(start, keep, carries[t - 1], logits)
         torch.softmax(logits, 1, out=shares[t])
-        torch.lerp(mixtures[t - 1], shares[t], alpha, out=mixtures[t])
-    return Path(shares, mixtures)
+        coupling.advance(carries[t - 1], shares[t], alpha, carries[t])
+    return Path(shares, carries)
 
 
 def ascend(
@@ -101,31 +102,49 @@ def ascend(
     coupling: Coupling,
     alpha: float,
     decays: bool,
-    start_gradient: Tensor,
     space: Workspace,
-) -> None:
-    """Run the recursion backward from the adjoint of ``C_T``.
+) -> Tensor:
+    """Run the recursion backward from the adjoint of what is carried last.
 
-    Everything is left without the factor ``α`` (the caller scales small arrays instead): with
-    ``error_t = softmax'(w_t) · adjoint`` this adds ``Σ_t b_t error_t`` to ``start_gradient``, and
-    ``Σ_t error_t C_t'`` to what ``coupling`` has learnt; the true ones are ``α`` times these.
+    Everything is left without the factor ``α`` (the caller scales small arrays instead).
 
     Parameters
     ----------
-    adjoint : Tensor (n,k,B)
-        Derivative of the loss by ``C_T``; overwritten.
+    adjoint : Tensor
+        Derivative of the loss by ``path.final``; overwritten.
     path, coupling, alpha, decays, space
-        As in :func:`descend`.
-    start_gradient : Tensor (n,k,B)
-        Added to in place.
+        As in :func:`descend`. The coupling learns the gradient by its factors.
+
+    Returns
+    -------
+    Tensor (n,k,B)
+        Scratch ``Σ_t b_t error_t`` with ``error_t`` the adjoint of the logits of step ``t``;
+        ``α`` times this is the derivative by ``z_0``.
     """
-    error = space.take("error", adjoint.shape, adjoint)
-    for t in range(len(path.shares) - 1, -1, -1):
-        # The derivative of softmax, w ⊙ (adjoint - w'adjoint), in one fused pass.
-        torch._softmax_backward_data(adjoint, path.shares[t], 1, adjoint.dtype, grad_input=error)
-        start_gradient.add_(error, alpha=remaining(alpha, t) if decays else 1.0)
+    last = len(path.shares) - 1
+    error = space.take("error", path.shares[0].shape, path.shares[0])
+    # Σ_{s >= t} (1-α)^{s-t} error_s: at t = 0 this is the sum wanted where b decays.
+    trail = space.take("trail", error.shape, error)
+    plain = trail if decays else space.take("plain", error.shape, error)
+    for t in range(last, -1, -1):
+        line = coupling.spread(adjoint, path.shares[t], space)
+        # The derivative of softmax, w ⊙ (line - w'line), in one fused pass.
+        torch._softmax_backward_data(line, path.shares[t], 1, line.dtype, grad_input=error)
+        if decays or coupling.uses_trail:
+            _accumulate(trail, error, 1.0 - alpha, t == last)
+        if not decays:
+            _accumulate(plain, error, 1.0, t == last)
         if t:
-            coupling.pull(error, path.mixtures[t - 1], adjoint, 1.0 - alpha, alpha)
+            coupling.pull(error, trail, path.shares[t - 1], path.carries[t - 1], adjoint, alpha)
+    return plain
+
+
+def _accumulate(total: Tensor, term: Tensor, decay: float, first: bool) -> None:
+    """``total ← term + decay · total`` in place; what was there before the ``first`` is ignored."""
+    if first:
+        total.copy_(term)
+    else:
+        torch.add(term, total, alpha=decay, out=total)
 
 
 def settle(
@@ -134,11 +153,11 @@ def settle(
     """Logits ``z_T`` of the last state, shape ``(n,k,B)``, keeping no path (inference)."""
     logits = space.take("logits", start.shape, start)
     shares = space.take("share", start.shape, start)
-    mixture = space.take("mixture", start.shape, start)
+    (carry,) = coupling.carries(1, shares, space)
     torch.softmax(start, 1, out=shares)
-    torch.mul(shares, alpha, out=mixture)
+    coupling.advance(None, shares, alpha, carry)
     for t in range(1, steps):
-        coupling.logits(start, remaining(alpha, t) if decays else 1.0, mixture, logits)
+        coupling.logits(start, remaining(alpha, t) if decays else 1.0, carry, logits)
         torch.softmax(logits, 1, out=shares)
-        mixture.lerp_(shares, alpha)
-    return coupling.logits(start, remaining(alpha, steps) if decays else 1.0, mixture, logits)
+        coupling.advance(carry, shares, alpha, carry)
+    return coupling.logits(start, remaining(alpha, steps) if decays else 1.0, carry, logits)

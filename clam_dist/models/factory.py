@@ -16,7 +16,8 @@ def build_model(settings: Mapping[str, Any], member: Mapping[str, Any]) -> ClAM:
     ----------
     settings
         What all members share: ``kind``, ``step_size``, ``mask_value`` ``(d,)`` in scaled units,
-        ``seed``.
+        ``seed``; and where they differ from their defaults ``geometry`` (euclidean), ``group_rows``
+        (64) and ``precision`` (float32).
     member
         Its own: ``n_clusters``, ``steps``, ``objective``, ``mask_rate``.
 
@@ -35,5 +36,8 @@ def build_model(settings: Mapping[str, Any], member: Mapping[str, Any]) -> ClAM:
         # Unmasked members hide nothing; any rate will do.
         mask_rate=float(member["mask_rate"]) or 0.15,
         mask_value=settings["mask_value"],
+        group_rows=int(settings.get("group_rows", 64)),
         seed=int(settings["seed"]),
+        geometry=settings.get("geometry", "euclidean"),
+        precision=settings.get("precision", "float32"),
     )

@@ -94,7 +94,7 @@ class _Labeller:
         self.held, self.log_epsilon, self.value = held, log_epsilon, value
         self.alpha, self.steps = alpha, steps
         self.shifted = held.rows - value
-        self.shared = couple(*held.all_move(), SPACE)
+        self.shared = couple(*held.all_move())
 
     def __call__(self, x: Tensor, observed: Tensor | None, own: bool) -> tuple[Tensor, Tensor]:
         """Labels and distances of a block of at most ``BLOCK_ROWS`` rows, padded to that many."""
@@ -106,12 +106,12 @@ class _Labeller:
         if own and observed is not None:
             moving = torch.zeros((held.width, BLOCK_ROWS), dtype=x.dtype, device=x.device)
             moving[:, :rows] = ~observed.T
-            coupling = FactoredCoupling(held.scaled, self.shifted, SPACE, moving)
+            coupling = FactoredCoupling(held.scaled, self.shifted, moving)
         start = held.start(padded, SPACE)
         logits = settle(start, coupling, self.alpha, self.steps, not own, SPACE)[0]
         if self.log_epsilon is not None:
             logits = logits - self.log_epsilon.unsqueeze(-1)
-        labels = _first_greatest(logits)
+        labels = first_greatest(logits)
         nearest = SPACE.take("nearest", padded.shape, x)
         difference = padded.sub_(torch.index_select(held.rows[0], 0, labels, out=nearest))
         if observed is not None:
@@ -119,7 +119,7 @@ class _Labeller:
         return labels[:rows], torch.linalg.vector_norm(difference, dim=1)[:rows]
 
 
-def _first_greatest(lines: Tensor) -> Tensor:
+def first_greatest(lines: Tensor) -> Tensor:
     """``lines.argmax(0)`` of ``(k,B)`` with the first of equals; passes along lines, 8x faster."""
     numbers = torch.arange(len(lines), dtype=lines.dtype, device=lines.device).unsqueeze(1)
     return torch.where(lines == lines.amax(0), numbers, torch.inf).amin(0).to(torch.int64)

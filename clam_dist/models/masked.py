@@ -6,7 +6,8 @@ With ``v`` the value put where a feature is hidden and ``Q = R_H - v_H``
 
     x_T = v + C Q  on H ,   N = 2 β R_H Q' ,   z_t = z_0 + N C_t ,   loss = ‖x_H - v_H - C Q‖²
 
-where ``z_0`` comes from the row with ``v`` in place of what is hidden.
+where ``z_0`` comes from the row with ``v`` in place of what is hidden: the logits of the whole row
+less ``2 β R_H (x_H - v_H)``, which spares a copy of the rows.
 """
 
 from __future__ import annotations
@@ -16,7 +17,17 @@ from torch import Tensor
 
 from clam_dist.models.couplings import couple
 from clam_dist.models.dynamics import ascend, descend
-from clam_dist.models.sums import SPACE, Prototypes, Sums, block_rows, blocks, weighted_squares
+from clam_dist.models.groups import Columns, by_group, by_member, hidden_part
+from clam_dist.models.products import Precision
+from clam_dist.models.sums import (
+    SPACE,
+    Prototypes,
+    Sums,
+    block_rows,
+    blocks,
+    scored_entries,
+    weighted_squares,
+)
 
 
 def masked_sums(
@@ -31,6 +42,7 @@ def masked_sums(
     value: Tensor,
     *,
     log_epsilon: Tensor | None = None,
+    precision: Precision = "float32",
 ) -> Sums:
     """Loss (9) of complete rows summed over rows, and its gradient, for all members at once.
 
@@ -52,13 +64,15 @@ def masked_sums(
         ``v``, put where a feature is hidden.
     log_epsilon : Tensor (P,k), optional
         Logarithm of the prototypes' weights (equation 10).
+    precision : {'float32', 'tf32', 'bfloat16'}
+        Of the two products of ``x``'s size, see :mod:`clam_dist.models.products`.
 
     Returns
     -------
     Sums
         ``gradients`` holds ``prototypes`` and, where given, ``log_epsilon``.
     """
-    held = Prototypes(prototypes, beta, log_epsilon)
+    held = Prototypes(prototypes, beta, log_epsilon, precision)
     work = _Masked(held, alpha, steps, value.to(x.dtype))
     whole = len(x) // group_rows
     at_once = max(1, block_rows(held.members * held.count, held.width) // group_rows)
@@ -78,75 +92,54 @@ class _Masked:
     def __init__(self, held: Prototypes, alpha: float, steps: int, value: Tensor) -> None:
         self.held, self.alpha, self.steps, self.value = held, alpha, steps, value
         self.loss = torch.zeros(held.members, dtype=torch.float64, device=held.rows.device)
-        self.entries = 0.0
+        self.entries = torch.zeros((), dtype=torch.float64, device=held.rows.device)
         self.start_gradient = torch.zeros_like(held.rows)
         self.start_total = torch.zeros_like(held.offset)
-        # Feature-major, so that a hidden column is one contiguous line of P·k numbers.
-        lines = held.members * held.count
-        self.columns = held.rows.view(lines, held.width).T.contiguous()
-        self.column_gradient = torch.zeros_like(self.columns)
+        self.columns = Columns(held.rows)
 
     def add(self, x: Tensor, weight: Tensor | None, hidden: Tensor) -> None:
         held, alpha = self.held, self.alpha
         groups, h = hidden.shape
         rows, (P, k) = len(x) // groups, (held.members, held.count)
         n = groups * P
-        value = self.value[hidden]  # (groups,h)
-
-        index = hidden.unsqueeze(1).expand(groups, rows, h)
-        cube = x.view(groups, rows, -1)
-        picked = torch.gather(cube, 2, index, out=SPACE.take("picked", index.shape, x))
-        picked.sub_(value.unsqueeze(1))
-        target = SPACE.take("target", (groups, h, rows), x).copy_(picked.transpose(1, 2))
-        seen = SPACE.take("seen", cube.shape, x).copy_(cube)
-        seen.scatter_(2, index, value.unsqueeze(1).expand(groups, rows, h))
-        seen = seen.view(len(x), -1)
-
-        # Hidden columns of the prototypes, (groups,h,P,k) to (n,h,k).
-        gathered = self.columns.index_select(0, hidden.reshape(-1)).view(groups, h, P, k)
-        columns = gathered.transpose(1, 2).reshape(n, h, k)
-        shifted = columns - value.repeat_interleave(P, 0).unsqueeze(-1)  # Q'
+        value = self.value[hidden].unsqueeze(-1)  # (groups,h,1)
+        target = hidden_part(x, hidden, SPACE).sub_(value)
+        columns = self.columns.take(hidden)  # (n,h,k)
+        shifted = columns - value.repeat_interleave(P, 0)  # Q'
         beta = held.beta.repeat(groups, 1, 1)  # (n,1,1)
         left = (2.0 * beta * columns).transpose(1, 2).contiguous()
-        coupling = couple(left, shifted.transpose(1, 2).contiguous(), SPACE)
+        coupling = couple(left, shifted.transpose(1, 2).contiguous())
 
-        start = SPACE.take("grouped", (groups, P, k, rows), x)
-        start.copy_(held.start(seen, SPACE).view(P, k, groups, rows).permute(2, 0, 1, 3))
-        start = start.view(n, k, rows)
+        grouped = SPACE.take("grouped", (n, k, rows), x)
+        lowered = held.lower(x)
+        start = by_group(held.start(lowered, SPACE), groups, grouped)
+        stacked = (groups, P * k, -1)  # the members of a group side by side
+        start.view(stacked).baddbmm_(left.view(stacked), target, alpha=-1.0)
         path = descend(start, coupling, alpha, self.steps, False, SPACE)
-        mixture = path.final
 
-        error = SPACE.take("residual", (groups, P, h, rows), x)
-        torch.bmm(shifted, mixture, out=error.view(n, h, rows))
+        error = coupling.displacement(path.final, SPACE).view(groups, P, h, rows)
         torch.sub(target.unsqueeze(1), error, out=error)
         loss = weighted_squares(error, None if weight is None else weight.view(groups, 1, 1, rows))
         self.loss += loss.view(groups, P).sum(0)
-        self.entries += h * (len(x) if weight is None else float(weight.double().sum()))
-        error = error.view(n, h, rows)
+        self.entries += scored_entries(x[:, :h], None, weight)
 
         # Adjoints are carried times -1/2 (the -2 of the square's derivative comes last).
-        adjoint = SPACE.take("adjoint", start.shape, x)
-        torch.bmm(shifted.transpose(1, 2), error, out=adjoint)
-        shifted_gradient = torch.bmm(error, mixture.transpose(1, 2))  # (n,h,k)
-        first = SPACE.take("start_gradient", start.shape, x).zero_()
-        ascend(adjoint, path, coupling, alpha, False, first, SPACE)
+        adjoint = coupling.adjoin(error.view(n, h, rows), path.final, SPACE)
+        first = ascend(adjoint, path, coupling, alpha, False, SPACE)
 
-        by_left, by_right = coupling.products()  # (n,k,h), by 2 β R_H and by Q
-        by_columns = alpha * (2.0 * beta * by_left + by_right).transpose(1, 2)
-        column_gradient = by_columns + shifted_gradient
-        flat = column_gradient.view(groups, P, h, k).transpose(1, 2).reshape(groups * h, P * k)
-        self.column_gradient.index_add_(0, hidden.reshape(-1), flat)
+        by_left, by_right = coupling.gradients(alpha)  # (n,k,h), by 2 β R_H and by Q
+        unseen = torch.bmm(first.view(stacked), target.mT).view(by_left.shape)
+        by_left = by_left - alpha * unseen
+        self.columns.learn(hidden, (2.0 * beta * by_left + by_right).transpose(1, 2))
 
-        lines = SPACE.take("start", (P, k, groups, rows), x)
-        lines.copy_(first.view(groups, P, k, rows).permute(1, 2, 0, 3))
-        lines = lines.view(P * k, len(x))
-        self.start_gradient.view(P * k, -1).addmm_(lines, seen)
-        self.start_total += lines.sum(-1).view(P, k)
+        lines = by_member(first, groups, SPACE.take("start", (P, k, len(x)), x))
+        held.gather(lines, lowered, self.start_gradient)
+        self.start_total += lines.sum(-1)
 
     def finish(self) -> Sums:
         """Put the factors back and take every adjoint to the prototypes."""
         held, alpha = self.held, self.alpha
         held.gradient -= 4.0 * alpha * held.beta * self.start_gradient
-        held.gradient -= 2.0 * self.column_gradient.T.reshape(held.rows.shape)
+        held.gradient -= 2.0 * self.columns.gradient()
         held.offset_gradient -= 2.0 * alpha * self.start_total
         return Sums(self.loss, self.entries, held.gradients())

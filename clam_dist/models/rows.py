@@ -31,10 +31,22 @@ def to_tensors(
     observed
         ``(B, d)`` bool, or None where everything is seen.
     """
-    rows = torch.from_numpy(x).to(device)
+    rows, target = torch.from_numpy(x), torch.device(device)
     if not has_missing:
-        return rows, None
+        return upload(rows, target), None
+    # On the host: what is missing decides there which forms are taken.
     observed = ~torch.isnan(rows)
     if bool(observed.all()):
-        return rows, None
-    return torch.where(observed, rows, torch.zeros((), device=rows.device)), observed
+        return upload(rows, target), None
+    return upload(torch.where(observed, rows, 0.0), target), upload(observed, target)
+
+
+def upload(values: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """A host tensor on ``device``, without waiting for what the device is doing.
+
+    From ordinary memory a copy to a CUDA device waits for the device's queue; from pinned memory it
+    joins that queue.
+    """
+    if device.type == "cuda":
+        values = values.pin_memory()
+    return values.to(device, non_blocking=True)

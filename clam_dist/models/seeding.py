@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Literal
 
 import numpy as np
-from sklearn.cluster import KMeans, kmeans_plusplus
 from threadpoolctl import threadpool_limits
 
 from clam_dist.errors import ConfigError
@@ -107,6 +106,9 @@ def _drawn(
     kind: Kind,
     generator: np.random.Generator,
 ) -> np.ndarray:
+    # 100 MiB with all that it imports: of a cluster's workers only those that draw starts hold it.
+    from sklearn.cluster import KMeans, kmeans_plusplus
+
     state = int(generator.integers(2**31))  # scikit-learn takes legacy seeds only
     if kind == "kmeans":
         model = KMeans(k, n_init=1, random_state=state, algorithm="lloyd")

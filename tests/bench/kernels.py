@@ -6,8 +6,9 @@ Forms: ``kspace`` what clam_dist trains with (forward and hand-written backward)
 recursion in x-space with products and autograd, ``differences`` the same by ``(B,k,d)`` differences
 as the paper's code does it, ``lloyd`` one iteration of k-means (labels, sums and counts), the
 fastest of three usual ways to write it in torch, over whole batches or blocks; ``lloyd_tuned`` a
-fourth way that leaves the labels out. ``fraction`` is the share of this machine's float32
-matrix-product rate, measured in the same run, that the useful products of ``kspace`` reach.
+fourth way that leaves the labels out. The objectives on the sphere have the form ``kspace`` alone.
+``fraction`` is the share of this machine's float32 matrix-product rate, measured in the same run,
+that the useful products of ``kspace`` reach.
 
 At one thread the time is the thread's own processor time, so that a busy machine counts less;
 the least of many repeats, with the forms taking turns.
@@ -29,6 +30,7 @@ from clam_dist.models.couplings import factors_are_cheaper
 from clam_dist.models.direct import direct_loss
 from clam_dist.models.masked import masked_sums
 from clam_dist.models.masks import draw_masks
+from clam_dist.models.spherical import spherical_masked_sums, spherical_unmasked_sums
 from clam_dist.models.unmasked import unmasked_sums
 
 SHAPES = [(784, 10, 5), (14, 9, 10), (128, 64, 10), (768, 100, 10), (32, 512, 10)]
@@ -137,10 +139,11 @@ def product_rate(size: int, seconds: float, threads: int) -> float:
 
 def useful_products(d: int, k: int, steps: int, hidden: int | None) -> int:
     """Multiply-adds a row in the products of the k-space form, by the coupling it takes."""
-    rank = d + 1 if hidden is None else hidden
-    step = 7 * k * rank if factors_are_cheaper(k, rank) else 3 * k * k
+    rank = d if hidden is None else hidden
+    if factors_are_cheaper(k, rank):
+        return 6 * k * rank * steps + (0 if hidden is None else 2 * k * d)
     last = 2 * k * k if hidden is None else 3 * k * hidden
-    return 2 * k * d + (steps - 1) * step + last
+    return 2 * k * d + (steps - 1) * 3 * k * k + last
 
 
 def measure_shape(
@@ -168,9 +171,18 @@ def measure_shape(
     def kspace_masked() -> None:
         masked_sums(x, None, prototypes, beta, alpha, steps, hidden, group_rows, value)
 
+    def sphere_unmasked() -> None:
+        spherical_unmasked_sums(x, None, prototypes, cosine_beta, alpha, steps)
+
+    def sphere_masked() -> None:
+        spherical_masked_sums(x, None, prototypes, cosine_beta, alpha, steps, hidden, group_rows)
+
+    cosine_beta = torch.full((members,), 4.0)
     forms: dict[tuple[str, str], tuple[Callable[[], None], int]] = {
         ("unmasked", "kspace"): (kspace_unmasked, rows * members),
         ("masked", "kspace"): (kspace_masked, rows * members),
+        ("spherical_unmasked", "kspace"): (sphere_unmasked, rows * members),
+        ("spherical_masked", "kspace"): (sphere_masked, rows * members),
     }
     for objective, cover, few_cover in (
         ("unmasked", None, None),
@@ -261,7 +273,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             shape, options.rows, options.members, options.group_rows, options.seconds
         )
         for entry in found:
-            if entry["form"] == "kspace":
+            if entry["form"] == "kspace" and entry["objective"] in ("unmasked", "masked"):
                 d, k, steps = shape
                 hidden = None if entry["objective"] == "unmasked" else max(1, round(MASK_RATE * d))
                 work = useful_products(d, k, steps, hidden)
@@ -271,11 +283,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(json.dumps(entries, indent=1))
         return
     print(f"float32 product rate {2 * rate / 1e9:.0f} GFLOP/s at {options.threads} thread(s)")
-    print(f"{'(d,k,T)':>16} {'objective':>9} {'form':>12} {'ns a row':>12} {'x Lloyd':>9} fraction")
+    print(
+        f"{'(d,k,T)':>16} {'objective':>18} {'form':>12} {'ns a row':>12} {'x Lloyd':>9} fraction"
+    )
     for e in entries:
         share = f"{e['fraction']:8.2f}" if "fraction" in e else ""
         print(
-            f"{tuple(e['shape'])!s:>16} {e['objective']:>9} {e['form']:>12} "
+            f"{tuple(e['shape'])!s:>16} {e['objective']:>18} {e['form']:>12} "
             f"{e['ns_per_row']:12.1f} {e['ratio_to_lloyd']:9.2f} {share}"
         )
 

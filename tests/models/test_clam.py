@@ -92,7 +92,7 @@ def test_gradient_sums(
     # float32 mask values: 0.1 and its like cost the last digits
     torch.testing.assert_close(found.loss, losses.detach(), rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(found.gradients["prototypes"], leaf.grad, rtol=1e-5, atol=1e-6)
-    assert found.entries == pytest.approx(entries)
+    assert found.entries.item() == pytest.approx(entries)
 
 
 @pytest.mark.parametrize("objective", ["masked", "unmasked"])

@@ -20,13 +20,16 @@ def test_states_are_mixtures_of_the_start_and_the_prototypes(form: type) -> None
     held = Prototypes(rows, beta)
     start = held.start(x, space).clone()
     factors = held.all_move()
-    coupling = form(*factors) if form is DenseCoupling else form(*factors, space)
+    coupling = form(*factors)
     path = descend(start, coupling, alpha, steps, True, space)
     last = settle(start, coupling, alpha, steps, True, Workspace())
     for p in range(2):
         states = direct_states(x, rows[p], beta[p], alpha, steps)
         for t in range(steps):
-            mixed = remaining(alpha, t + 1) * x + path.mixtures[t][p].T @ rows[p]
+            mixture = sum(
+                alpha * remaining(alpha, t - s) * path.shares[s][p].T for s in range(t + 1)
+            )
+            mixed = remaining(alpha, t + 1) * x + mixture @ rows[p]
             torch.testing.assert_close(mixed, states[t + 1], rtol=0, atol=1e-13)
             torch.testing.assert_close(path.shares[t].sum(1), torch.ones_like(path.shares[t][:, 0]))
         logits = beta[p] * (2 * rows[p] @ states[-1].T - rows[p].square().sum(1)[:, None])
@@ -41,10 +44,28 @@ def test_step_size_is_one_over_the_depth() -> None:
 
 
 def test_the_cost_model_chooses_by_rank() -> None:
-    space = Workspace()
     assert not factors_are_cheaper(9, 2)  # few prototypes: calls cost more than arithmetic
-    assert not factors_are_cheaper(100, 33)
+    assert not factors_are_cheaper(100, 45)
+    assert factors_are_cheaper(100, 44)
     assert factors_are_cheaper(512, 33)
-    assert isinstance(couple(torch.ones(1, 9, 2), torch.ones(1, 9, 2), space), DenseCoupling)
+    assert isinstance(couple(torch.ones(1, 9, 2), torch.ones(1, 9, 2)), DenseCoupling)
     wide = torch.ones(1, 512, 3)
-    assert isinstance(couple(wide, wide, space), FactoredCoupling)
+    assert isinstance(couple(wide, wide), FactoredCoupling)
+
+
+@pytest.mark.parametrize("form", [DenseCoupling, FactoredCoupling])
+def test_a_step_back_is_the_transpose_of_the_step(form: type) -> None:
+    """``logits`` adds ``K carry``, so ``pull`` adds ``α K' error``; softmax would hide a slip."""
+    generator = torch.Generator().manual_seed(0)
+    left, right = torch.randn(2, 1, 4, 3, generator=generator, dtype=torch.float64)
+    space, zeros = Workspace(), torch.zeros(1, 4, 5, dtype=torch.float64)
+    coupling = form(left, right)
+    (carry,) = coupling.carries(1, zeros, space)
+    basis = torch.eye(carry.shape[1], dtype=torch.float64)[None]
+    nothing = torch.zeros(1, 4, len(basis[0]), dtype=torch.float64)
+    whole = coupling.logits(nothing, 1.0, basis, torch.empty_like(nothing))
+    error = torch.randn(1, 4, 5, generator=generator, dtype=torch.float64)
+    adjoint = torch.randn(carry.shape, generator=generator, dtype=torch.float64)
+    expected = 0.7 * adjoint + 0.3 * whole.mT @ error
+    coupling.pull(error, error, zeros, torch.zeros_like(carry), adjoint, 0.3)
+    torch.testing.assert_close(adjoint, expected)

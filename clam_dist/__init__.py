@@ -11,11 +11,12 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from clam_dist.estimators import ClAM
     from clam_dist.evaluation.silhouette import silhouette_sampled
     from clam_dist.loaded import load_model
     from clam_dist.stages import run
 
-__all__ = ["__version__", "load_model", "run", "silhouette_sampled"]
+__all__ = ["ClAM", "__version__", "load_model", "run", "silhouette_sampled"]
 
 try:
     __version__ = version("clam-dist")
@@ -23,6 +24,7 @@ except PackageNotFoundError:  # a source tree that was never installed
     __version__ = "0+unknown"
 
 _WHERE = {
+    "ClAM": ("clam_dist.estimators", "ClAM"),
     "load_model": ("clam_dist.loaded", "load_model"),
     "run": ("clam_dist.stages", "run"),
     "silhouette_sampled": ("clam_dist.evaluation.silhouette", "silhouette_sampled"),
@@ -34,3 +36,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'clam_dist' has no attribute {name!r}")
     module, attribute = _WHERE[name]
     return getattr(import_module(module), attribute)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

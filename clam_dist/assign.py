@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 
+from clam_dist.models.clam import ClAM
 from clam_dist.models.factory import build_model
 from clam_dist.models.rows import to_tensors
 
@@ -80,11 +81,22 @@ class Labeller:
             the label is -1.
         """
         torch.set_num_threads(1)
-        rows, observed = to_tensors(x, device=self._device)
-        found, far = self._model.predict(self._parameters, self._beta, rows, observed)
-        labels, distances = found.cpu().numpy(), far.cpu().numpy()
-        if observed is not None:
-            unseen = ~observed.any(dim=1).cpu().numpy()
-            labels = np.where(unseen, -1, labels)
-            distances = np.where(unseen, np.float32(np.nan), distances)
-        return labels, distances
+        return label_rows(self._model, self._parameters, self._beta, x, self._device)
+
+
+def label_rows(
+    model: ClAM,
+    parameters: Mapping[str, torch.Tensor],
+    beta: float,
+    x: np.ndarray,
+    device: torch.device | str = "cpu",
+) -> tuple[np.ndarray, np.ndarray]:
+    """Labels and distances of scaled rows, as :meth:`Labeller.label` gives them."""
+    rows, observed = to_tensors(x, device=device)
+    found, far = model.predict(parameters, beta, rows, observed)
+    labels, distances = found.cpu().numpy(), far.cpu().numpy()
+    if observed is not None:
+        unseen = ~observed.any(dim=1).cpu().numpy()
+        labels = np.where(unseen, -1, labels)
+        distances = np.where(unseen, np.float32(np.nan), distances)
+    return labels, distances

@@ -15,6 +15,7 @@ import numpy as np
 from clam_dist.data.npy import write_npy
 from clam_dist.data.shards import ShardFile, plan_shard_rows, virtual_shards
 from clam_dist.data.statistics import Scaling, Statistics, fit_scaling, merge_all
+from clam_dist.errors import DataError
 
 Part = tuple[np.ndarray, "np.ndarray | None"]
 """``x`` float (n, d), NaN where missing, and ``weight`` float64 (n,) or None."""
@@ -62,12 +63,12 @@ def write_rows(
     Raises
     ------
     DataError
-        Values too large for float32 once scaled.
+        Values too large for float32 once scaled; no row has any value and a positive weight.
     RunError
         The disk is full, or the folder cannot be written to.
     """
     statistics = merge_all(
-        Statistics.of(np.asarray(x, dtype=np.float64)) for x, _ in _blocks(parts())
+        Statistics.of(np.asarray(x, dtype=np.float64), weight) for x, weight in _blocks(parts())
     )
     fitted = fit_scaling(statistics, scaling)
     width = len(statistics.mean)
@@ -93,6 +94,11 @@ def write_rows(
         missing = bool(np.isnan(x).any())
         shards += virtual_shards(path, len(order), per_shard, missing)
         sample.offer(x, weight, order, number)
+    if not shards:
+        raise DataError(
+            "in every row all features are missing or the weight is zero, so there is nothing to "
+            "cluster; give rows with values and positive weights"
+        )
     chosen, weights = sample.rows()
     scaled_sample = fitted.apply(chosen)
     np.save(os.path.join(folder, "sample.x.npy"), scaled_sample)
@@ -105,6 +111,46 @@ def write_rows(
         statistics,
         fitted,
     )
+
+
+def merge_equal_rows(
+    x: np.ndarray, weight: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """The distinct rows in a fixed order, each with the summed weight of its copies.
+
+    What a set of rows becomes does not depend on how it is written: on the order of the rows, on
+    whether a row stands twice or has weight 2, on rows of weight 0 or without any value.
+
+    Parameters
+    ----------
+    x : ndarray of numbers, shape (n, d)
+        NaN where missing.
+    weight : ndarray of float64, shape (n,), optional
+
+    Returns
+    -------
+    rows : ndarray of float64, shape (m, d)
+    weight : ndarray of float64, shape (m,), or None
+        None if every row has weight 1.
+    """
+    rows = np.array(x, dtype=np.float64, order="C")
+    missing = np.isnan(rows)
+    rows[missing] = np.nan  # one NaN of the many there are
+    rows += 0.0  # -0 becomes 0
+    kept = ~missing.all(axis=1)
+    if weight is not None:
+        kept &= weight > 0
+    rows = rows[kept]
+    weights = np.ones(len(rows)) if weight is None else np.asarray(weight, np.float64)[kept]
+    if len(rows) == 0:
+        return rows, None
+    # A row as one value of so many bytes: compared whole, NaN equal to NaN.
+    lines = rows.view(np.dtype((np.void, rows.dtype.itemsize * rows.shape[1])))[:, 0]
+    _, first, copies = np.unique(lines, return_index=True, return_inverse=True)
+    # Sorted before they are summed: the digits of a sum depend on the order of its terms.
+    order = np.lexsort((weights, copies))
+    totals = np.bincount(copies[order], weights[order], len(first))
+    return rows[first], None if (totals == 1.0).all() else totals
 
 
 class _Sample:

@@ -9,15 +9,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from clam_dist.data.features import Feature, FeatureSchema, category_text, read_encoded
+from clam_dist.data.features import (
+    Feature,
+    FeatureSchema,
+    category_text,
+    encode_weights,
+    read_encoded,
+)
 from clam_dist.data.keys import KeyTrace, trace
 from clam_dist.data.parquet import StorageOptions
-from clam_dist.data.source import CATEGORY, NUMERIC, Fragment, Source
+from clam_dist.data.source import CATEGORY, NUMERIC, Fragment, Source, describe_row
 from clam_dist.data.statistics import Statistics
 from clam_dist.errors import DataError
 
@@ -33,6 +40,8 @@ class FragmentProfile:
     """Of all encoded dimensions but the categories'."""
     categories: dict[str, Counter[str]]
     """For each category column, rows of each of its values."""
+    weights: dict[str, dict[str, float]]
+    """The same with the rows' weights summed."""
     keys: dict[str, KeyTrace]
     """For each integer feature, whether it looks like a key."""
     bytes: int
@@ -94,6 +103,7 @@ def profile_fragment(
     schema: FeatureSchema,
     fragment: Fragment,
     storage_options: StorageOptions = None,
+    weight_column: str | None = None,
 ) -> FragmentProfile:
     """Read a fragment once, in bounded memory.
 
@@ -101,6 +111,9 @@ def profile_fragment(
     ----------
     schema : FeatureSchema
         As selected, with the widths of embeddings resolved.
+    weight_column : str, optional
+        Weights of the rows: they enter means and variances, and rows of weight 0 are left out of
+        all statistics.
 
     Raises
     ------
@@ -112,18 +125,25 @@ def profile_fragment(
         f.column: Counter() for f in schema.features if f.kind == CATEGORY
     }
     keys = {f.column: KeyTrace.empty() for f in plain.features if _is_integer(f)}
+    held: dict[str, dict[str, float]] = {column: {} for column in categories}
     statistics, decoded = Statistics.empty(plain.width), 0
-    for batch, x in read_encoded(
-        source, fragment, plain, storage_options, columns=list(categories)
-    ):
-        statistics = statistics.merge(Statistics.of(x))
+    locate, first_row = partial(describe_row, source), fragment.first_row
+    columns = [*categories] if weight_column is None else [*categories, weight_column]
+    for batch, x in read_encoded(source, fragment, plain, storage_options, columns=columns):
+        weight = None
+        if weight_column is not None:
+            weight = encode_weights(batch, weight_column, where=locate, first_row=first_row)
+        first_row += batch.num_rows
+        statistics = statistics.merge(Statistics.of(x, weight))
         for column, counts in categories.items():
-            counts.update(_count_categories(batch.column(column)))
+            found, totals = _count_categories(batch.column(column), weight)
+            counts.update(found)
+            held[column] = _added(held[column], totals)
             _refuse_many(column, counts)
         for column in keys:
             keys[column] = trace(keys[column], batch.column(column))
         decoded += batch.nbytes
-    return FragmentProfile(statistics, categories, keys, decoded)
+    return FragmentProfile(statistics, categories, held, keys, decoded)
 
 
 def merge_profiles(schema: FeatureSchema, parts: Iterable[FragmentProfile]) -> Profile:
@@ -141,7 +161,8 @@ def merge_profiles(schema: FeatureSchema, parts: Iterable[FragmentProfile]) -> P
         if feature.kind == CATEGORY:
             counts = merged.categories[feature.column]
             feature = replace(feature, width=len(counts), categories=tuple(sorted(counts)))
-            columns.append(_one_hot_statistics(counts, feature, merged.statistics.rows))
+            held = merged.weights[feature.column]
+            columns.append(_one_hot_statistics(counts, held, feature, merged.statistics.rows))
         else:
             columns.append(merged.statistics.take(slice(start, start + feature.width)))
             start += feature.width
@@ -172,39 +193,59 @@ def _merge_two(one: FragmentProfile, two: FragmentProfile) -> FragmentProfile:
     return FragmentProfile(
         statistics=one.statistics.merge(two.statistics),
         categories=categories,
+        weights={name: _added(totals, two.weights[name]) for name, totals in one.weights.items()},
         keys={name: known.merge(two.keys[name]) for name, known in one.keys.items()},
         bytes=one.bytes + two.bytes,
     )
 
 
-def _one_hot_statistics(counts: Mapping[str, int], feature: Feature, rows: int) -> Statistics:
-    """Statistics of a category's one-hot dimensions (w,) from the rows of each category."""
-    ones = np.array([counts[category] for category in feature.categories], dtype=np.float64)
-    seen = int(ones.sum())
-    count = np.full(feature.width, seen, dtype=np.int64)
-    alone = ones == seen
+def _added(one: Mapping[str, float], two: Mapping[str, float]) -> dict[str, float]:
+    return {name: one.get(name, 0.0) + two.get(name, 0.0) for name in {**one, **two}}
+
+
+def _one_hot_statistics(
+    counts: Mapping[str, int], held: Mapping[str, float], feature: Feature, rows: int
+) -> Statistics:
+    """Statistics of a category's one-hot dimensions (w,) from each category's rows and weight."""
+    count = np.array([counts[category] for category in feature.categories], dtype=np.int64)
+    ones = np.array([held[category] for category in feature.categories], dtype=np.float64)
+    seen, total = int(count.sum()), float(ones.sum())
+    divisor = total if total > 0 else 1.0
     return Statistics(
         rows=rows,
-        count=count,
-        mean=ones / max(seen, 1),
-        m2=ones * (seen - ones) / max(seen, 1),
-        minimum=alone.astype(np.float64),
+        count=np.full(feature.width, seen, dtype=np.int64),
+        weight=np.full(feature.width, total),
+        mean=ones / divisor,
+        m2=ones * (total - ones) / divisor,
+        minimum=(count == seen).astype(np.float64),
         maximum=np.ones(feature.width),
     )
 
 
-def _count_categories(values: pa.DictionaryArray) -> Counter[str]:
-    """Rows of each category in a batch; nulls are no category."""
-    codes = values.indices.drop_null().to_numpy()
+def _count_categories(
+    values: pa.DictionaryArray, weight: np.ndarray | None
+) -> tuple[Counter[str], dict[str, float]]:
+    """Rows of each category in a batch, and their weights summed; nulls are no category."""
+    if weight is not None and not weight.all():
+        kept = weight > 0
+        values, weight = values.filter(pa.array(kept)), weight[kept]
+    codes = values.indices.to_numpy(zero_copy_only=False)
+    if values.null_count:
+        known = values.is_valid().to_numpy(zero_copy_only=False)
+        codes = codes[known].astype(np.int64)
+        weight = None if weight is None else weight[known]
     rows = np.bincount(codes, minlength=len(values.dictionary))
+    sums = rows if weight is None else np.bincount(codes, weight, len(values.dictionary))
     used = np.flatnonzero(rows)
     # Only those that occur: a pandas categorical may carry a dictionary of all it ever had.
     text = category_text(values.dictionary.take(pa.array(used)))
     counts: Counter[str] = Counter()
-    for category, count in zip(text, rows[used].tolist(), strict=True):
+    held: dict[str, float] = {}
+    for category, count, total in zip(text, rows[used].tolist(), sums[used].tolist(), strict=True):
         if category is not None:
             counts[category] += count
-    return counts
+            held[category] = held.get(category, 0.0) + float(total)
+    return counts, held
 
 
 def _refuse_many(column: str, counts: Mapping[str, int]) -> None:

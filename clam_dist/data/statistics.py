@@ -20,7 +20,7 @@ LARGEST_SCALED = 1e18
 LARGEST_NORMED = 1e150
 # A deviation below this part of the mean is the rounding of sums, as of 0.1 + 0.2 and 0.3.
 ROUNDING = 4 * np.finfo(np.float64).eps
-_ARRAYS = ("count", "mean", "m2", "minimum", "maximum")
+_ARRAYS = ("count", "weight", "mean", "m2", "minimum", "maximum")
 SCALINGS = ("standard", "minmax", "unit", "none")
 
 
@@ -28,16 +28,20 @@ SCALINGS = ("standard", "minmax", "unit", "none")
 class Statistics:
     """Counts and moments of each encoded dimension over some consecutive rows.
 
-    Statistics of consecutive parts merge into those of the whole (up to rounding).
+    Statistics of consecutive parts merge into those of the whole (up to rounding). Where rows have
+    weights, one of weight 2 counts in the moments as two rows do, and rows of weight 0 are left
+    out of everything.
     """
 
     rows: int
     count: np.ndarray
     """int64 (d,): values seen, that is rows less the missing ones."""
+    weight: np.ndarray
+    """float64 (d,): sum of the seen values' weights; ``count`` where rows have none."""
     mean: np.ndarray
-    """float64 (d,): mean of the seen values; 0 where none was seen."""
+    """float64 (d,): weighted mean of the seen values; 0 where none was seen."""
     m2: np.ndarray
-    """float64 (d,): sum of squared deviations from the mean."""
+    """float64 (d,): weighted sum of squared deviations from the mean."""
     minimum: np.ndarray
     """float64 (d,): NaN where no value was seen."""
     maximum: np.ndarray
@@ -47,44 +51,52 @@ class Statistics:
     def empty(cls, width: int) -> Statistics:
         """Statistics of no rows: merging with them changes nothing."""
         zero, nan = np.zeros(width), np.full(width, np.nan)
-        return cls(0, np.zeros(width, dtype=np.int64), zero, zero, nan, nan)
+        return cls(0, np.zeros(width, dtype=np.int64), zero, zero, zero, nan, nan)
 
     @classmethod
-    def of(cls, x: np.ndarray) -> Statistics:
+    def of(cls, x: np.ndarray, weight: np.ndarray | None = None) -> Statistics:
         """Statistics of encoded rows.
 
         Parameters
         ----------
         x : ndarray of float64, shape (n, d)
             NaN where missing, no infinities.
+        weight : ndarray of float64, shape (n,), optional
+            Finite, not negative.
         """
+        if weight is not None:
+            kept = weight > 0
+            if not kept.all():
+                x, weight = x[kept], weight[kept]
         rows, width = x.shape
         if rows == 0:
             return cls.empty(width)
         # Values near the largest float64 overflow into infinite moments; fit_scaling refuses them.
         with np.errstate(over="ignore", invalid="ignore"):
-            return cls._moments(x)
+            return cls._moments(x, weight)
 
     @classmethod
-    def _moments(cls, x: np.ndarray) -> Statistics:
+    def _moments(cls, x: np.ndarray, weight: np.ndarray | None) -> Statistics:
         rows, width = x.shape
-        total = x.sum(axis=0)
+        total = _sum(x, weight)
         # NaN + anything is NaN: the sums tell whether any value is missing, without another pass.
         if np.isnan(total).any():
             seen = ~np.isnan(x)
             count = seen.sum(axis=0, dtype=np.int64)
-            mean = np.where(seen, x, 0.0).sum(axis=0) / np.maximum(count, 1)
+            held = count.astype(np.float64) if weight is None else _sum(seen, weight)
+            mean = _sum(np.where(seen, x, 0.0), weight) / np.where(held > 0, held, 1.0)
             deviation = np.where(seen, x - mean, 0.0)
             # fmin ignores NaN, and gives NaN where nothing else is there, without a warning.
             minimum, maximum = np.fmin.reduce(x, axis=0), np.fmax.reduce(x, axis=0)
         else:
             count = np.full(width, rows, dtype=np.int64)
-            mean = total / rows
+            held = np.full(width, float(rows) if weight is None else weight.sum())
+            mean = total / held
             deviation = x - mean
             minimum, maximum = x.min(axis=0), x.max(axis=0)
         np.multiply(deviation, deviation, out=deviation)
-        m2 = deviation.sum(axis=0)
-        return cls(rows, count, mean, m2, minimum, maximum)
+        m2 = _sum(deviation, weight)
+        return cls(rows, count, held, mean, m2, minimum, maximum)
 
     def merge(self, other: Statistics) -> Statistics:
         """Statistics of this part's rows followed by the ``other``'s.
@@ -96,16 +108,17 @@ class Statistics:
             return other
         if other.rows == 0:
             return self
-        count = self.count + other.count
+        weight = self.weight + other.weight
         # 0 of a feature seen in neither part stays 0
-        share = other.count / np.maximum(count, 1)
+        share = other.weight / np.where(weight > 0, weight, 1.0)
         with np.errstate(over="ignore", invalid="ignore"):
             delta = other.mean - self.mean
             mean = self.mean + delta * share
-            m2 = self.m2 + other.m2 + delta * delta * (self.count * share)
+            m2 = self.m2 + other.m2 + delta * delta * (self.weight * share)
         return Statistics(
             rows=self.rows + other.rows,
-            count=count,
+            count=self.count + other.count,
+            weight=weight,
             mean=mean,
             m2=m2,
             minimum=np.fmin(self.minimum, other.minimum),
@@ -125,7 +138,7 @@ class Statistics:
     @property
     def variance(self) -> np.ndarray:
         """float64 (d,): population variance of the seen values; 0 where none was seen."""
-        return self.m2 / np.maximum(self.count, 1)
+        return self.m2 / np.where(self.weight > 0, self.weight, 1.0)
 
     @property
     def missing(self) -> np.ndarray:
@@ -275,6 +288,14 @@ def _refuse_overflow(
             f"values may reach {largest:.0e}). Use smaller units or prepare.scaling: standard, or "
             "add the column to source.exclude."
         )
+
+
+def _sum(values: np.ndarray, weight: np.ndarray | None) -> np.ndarray:
+    """Sum over rows ``(n, d)``, weighted where there are weights ``(n,)``, float64 ``(d,)``.
+
+    Not by a matrix product, whose digits depend on the number of threads.
+    """
+    return values.sum(axis=0) if weight is None else (values * weight[:, None]).sum(axis=0)
 
 
 def _plain(value: np.ndarray) -> list[Any]:

@@ -24,7 +24,6 @@ from clam_dist.stages.shards import sample_rows
 from clam_dist.train.loop import one_thread_each, train_rank
 from clam_dist.train.result import MODEL_FILE
 
-
 BLOCK_ROWS = 65_536
 """Rows labelled at a time."""
 

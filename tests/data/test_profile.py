@@ -43,6 +43,25 @@ def write(folder, *tables: pa.Table, row_group_size: int = 30) -> Source:
     return open_parquet(str(folder))
 
 
+def test_a_weight_column_is_the_row_as_many_times(tmp_path):
+    rows = table(90)
+    weight = np.random.default_rng(1).integers(0, 4, 90)
+    (tmp_path / "weighted").mkdir()
+    (tmp_path / "repeated").mkdir()
+    weighted = rows.append_column("w", pa.array(weight, pa.float64()))
+    source = write(tmp_path / "weighted", weighted.slice(0, 50), weighted.slice(50))
+    schema = resolve_widths(source, select_features(source, weight="w"))
+    parts = [profile_fragment(source, schema, f, None, "w") for f in plan_fragments(source, 40)]
+    found = merge_profiles(schema, parts).statistics
+    expected = profile(write(tmp_path / "repeated", rows.take(np.repeat(np.arange(90), weight))))
+    assert found.rows == np.count_nonzero(weight)
+    np.testing.assert_array_equal(found.weight, expected.statistics.count)
+    np.testing.assert_allclose(found.mean, expected.statistics.mean, rtol=1e-12)
+    np.testing.assert_allclose(found.variance, expected.statistics.variance, rtol=1e-12)
+    np.testing.assert_array_equal(found.minimum, expected.statistics.minimum)
+    np.testing.assert_array_equal(found.maximum, expected.statistics.maximum)
+
+
 def test_equals_statistics_of_all_rows_encoded_at_once(tmp_path):
     tables = [table(100, 0), table(0, 1), table(70, 2)]
     found = profile(write(tmp_path, *tables))

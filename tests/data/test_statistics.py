@@ -44,6 +44,36 @@ def test_merged_parts_describe_the_whole(x, cuts):
     assert_describes(merge_all(parts), x)
 
 
+@given(
+    tables.flatmap(
+        lambda x: st.tuples(st.just(x), hnp.arrays(np.int64, len(x), elements=st.integers(0, 3)))
+    ),
+    st.integers(0, 30),
+)
+def test_a_weight_is_the_row_as_many_times(case, cut):
+    x, weight = case
+    repeated = np.repeat(x, weight, axis=0)
+    parts = [slice(0, cut), slice(cut, None)]
+    found = merge_all([Statistics.of(x[part], weight[part].astype(float)) for part in parts])
+    expected = Statistics.of(repeated)
+    size = np.nan_to_num(np.abs(repeated)).max(axis=0, initial=0.0)
+    assert found.rows == np.count_nonzero(weight)
+    np.testing.assert_array_equal(found.weight, expected.count)
+    np.testing.assert_array_equal(found.count, (~np.isnan(x[weight > 0])).sum(axis=0))
+    assert (np.abs(found.mean - expected.mean) <= 1e-14 * size).all()
+    assert (np.abs(found.variance - expected.variance) <= 1e-12 * size**2).all()
+    np.testing.assert_array_equal(found.minimum, expected.minimum)
+    np.testing.assert_array_equal(found.maximum, expected.maximum)
+
+
+def test_fractions_as_weights_by_hand():
+    x = np.array([[0.0], [4.0], [1e300]])
+    statistics = Statistics.of(x, np.array([0.375, 0.125, 0.0]))
+    assert (statistics.rows, statistics.weight[0], statistics.mean[0]) == (2, 0.5, 1.0)
+    assert statistics.variance[0] == 3.0
+    np.testing.assert_array_equal(fit_scaling(statistics, "minmax").apply(x[:2]), [[0], [1]])
+
+
 def test_by_hand():
     statistics = Statistics.of(np.array([[1.0, NAN, 4.0], [3.0, NAN, 4.0], [NAN, NAN, 4.0]]))
     np.testing.assert_array_equal(statistics.count, [2, 0, 3])
@@ -76,7 +106,7 @@ def test_json_is_exact(x):
     statistics = Statistics.of(x)
     again = Statistics.from_json(json.loads(json.dumps(statistics.to_json(), allow_nan=False)))
     assert again.rows == statistics.rows
-    for name in ("count", "mean", "m2", "minimum", "maximum"):
+    for name in ("count", "weight", "mean", "m2", "minimum", "maximum"):
         expected = getattr(statistics, name)
         np.testing.assert_array_equal(getattr(again, name), expected)
         assert getattr(again, name).dtype == expected.dtype

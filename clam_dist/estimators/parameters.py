@@ -1,0 +1,90 @@
+"""An estimator's parameters as the sections of a config: the same names, bounds and words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from pydantic import ValidationError
+
+from clam_dist.config import ModelConfig, PrepareConfig, TrainConfig
+from clam_dist.config_errors import problems_of
+from clam_dist.config_sections import Section
+from clam_dist.errors import ConfigError
+
+MODEL = (
+    "n_clusters",
+    "beta",
+    "steps",
+    "step_size",
+    "mask_rate",
+    "mask_value",
+    "group_rows",
+    "objective",
+    "weighted",
+)
+TRAIN = ("epochs", "batch_rows", "learning_rate", "restarts", "select", "device", "precision")
+_SECTION = re.compile(r"\b(?:model|train|prepare|source)\.(?=[a-z])")
+
+
+def resolve(name: str, values: Mapping[str, Any]) -> tuple[ModelConfig, TrainConfig, str]:
+    """Check an estimator's parameters.
+
+    Parameters
+    ----------
+    name
+        Of the estimator, for messages.
+    values
+        Its parameters; other keys than those of a config are ignored.
+
+    Returns
+    -------
+    model, train
+        As a config holds them. ``n_clusters`` may be 1, which a run refuses.
+    scaling
+        As ``prepare.scaling``.
+
+    Raises
+    ------
+    ConfigError
+        Naming every parameter that is wrong, and what it may be.
+    """
+    plain = {key: _plain(value) for key, value in values.items()}
+    one = plain["n_clusters"] == 1 and not isinstance(plain["n_clusters"], bool)
+    asked = {**plain, "n_clusters": 2 if one else plain["n_clusters"]}
+    problems: list[tuple[str, str]] = []
+    model = _section(ModelConfig, {key: asked[key] for key in MODEL}, problems)
+    train = _section(TrainConfig, {key: asked[key] for key in TRAIN}, problems)
+    prepare = _section(PrepareConfig, {"scaling": asked["scaling"]}, problems)
+    if model is None or train is None or prepare is None:
+        lines = [f"{key}: {sentence}" for key, sentence in problems]
+        raise ConfigError("\n  - ".join([f"{name} has wrong parameters:", *lines]))
+    if one:
+        model = model.model_copy(update={"n_clusters": 1})
+    return model, train, prepare.scaling
+
+
+def as_value_error(error: Exception) -> ValueError:
+    """The same message for callers of an estimator: no section before a parameter's name."""
+    return ValueError(_SECTION.sub("", str(error)))
+
+
+def _section(kind: type[Section], values: dict[str, Any], problems: list[tuple[str, str]]) -> Any:
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        problems += problems_of(error, list(values))
+        return None
+
+
+def _plain(value: Any) -> Any:
+    """Numbers and lists as Python's own: a grid of settings often comes from NumPy."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, (np.ndarray, range)):
+        return [_plain(item) for item in value]
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value

@@ -11,7 +11,7 @@ import numpy as np
 from clam_dist.evaluation.labelings import score_labelings
 from clam_dist.models.seeding import fill_missing, starts
 from clam_dist.train.members import STARTS
-from clam_dist.train.plan import FINAL_QUERIES, Baseline
+from clam_dist.train.plan import Baseline, rung_queries
 
 MOST_TRIES, KMEANS_TRIES, FEWER_TRIES = 50, 10, 4
 """k-means runs on the sample: at most, as a rule, and where a run costs much or many numbers of
@@ -94,7 +94,7 @@ def _scored_tries(
     rows = fill_missing(x)
     labels = np.stack([_nearest(rows, tries[i])[0] for i in near])
     clusters = [tries.shape[1]] * len(near)
-    scores = score_labelings(rows, labels, clusters, weight, seed, FINAL_QUERIES)
+    scores = score_labelings(rows, labels, clusters, weight, seed, rung_queries(len(near)))
     return dict(zip(near, labels, strict=True)), dict(zip(near, scores, strict=True))
 
 

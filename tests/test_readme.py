@@ -36,3 +36,18 @@ def test_the_yaml_examples_are_valid_configs():
         for line in block.splitlines():
             if line.startswith("cluster:") and "kind" not in line:
                 config_from_dict({**base, **yaml.safe_load(line)})
+
+
+def test_the_estimator_example_runs(tmp_path, monkeypatch):
+    import numpy as np
+
+    monkeypatch.chdir(tmp_path)
+    generator = np.random.default_rng(0)
+    rows = np.repeat([[0.0, 0.0, 0.0], [9.0, 0.0, 9.0]], 30, axis=0)
+    rows += generator.normal(size=rows.shape)
+    holes = np.where(generator.random(rows.shape) < 0.1, np.nan, rows)
+    names = {"X": rows, "new": rows[:5], "rows_with_holes": holes, "chunk": rows[::2]}
+    block = next(block for block in fenced("python") if "import ClAM" in block)
+    exec(block, names)
+    assert names["model"].n_clusters_ == 2
+    assert (tmp_path / "model").is_dir()

@@ -191,7 +191,8 @@ class Scaling:
         Returns
         -------
         ndarray of float32, shape (n, d), C order
-            Scaled rows, a new array, NaN where missing.
+            Scaled rows, a new array, NaN where missing. Values beyond 1e18, which only rows that
+            the scaling was not fitted to can have, are taken as that: sums of squares hold no more.
         """
         scaled = x - self.center
         scaled /= self.scale
@@ -199,6 +200,7 @@ class Scaling:
             # over the seen values; a row of zeros, or with none seen, stays as it is
             norm = np.sqrt(np.nansum(np.square(scaled), axis=1, keepdims=True))
             scaled /= np.where(norm > 0, norm, 1.0)
+        np.clip(scaled, -LARGEST_SCALED, LARGEST_SCALED, out=scaled)
         return scaled.astype(np.float32, order="C")
 
     def invert(self, x: np.ndarray) -> np.ndarray:

@@ -373,11 +373,20 @@ class ClAM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Esti
         """Write the model as a folder without pickle, for :func:`clam_dist.load_model`.
 
         ``clam-dist assign --model`` takes it too, for tables with the columns of
-        ``feature_names_in_`` (``x0, x1, …`` where there are none).
+        ``feature_names_in_`` (``x0, x1, …`` where there are none). What comes back labels rows; to
+        complete them or to go on learning, pickle the estimator itself.
+
+        Raises
+        ------
+        ValueError
+            Something that is not a saved model is there; it is left as it is.
         """
         check_is_fitted(self)
         names = getattr(self, "feature_names_in_", None)
-        save_trained(path, self._trained, self._sums, None if names is None else list(names))
+        try:
+            save_trained(path, self._trained, self._sums, None if names is None else list(names))
+        except ConfigError as error:
+            raise as_value_error(error) from error
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

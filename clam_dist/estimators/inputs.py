@@ -190,6 +190,8 @@ def open_rows(x: Any) -> Rows:
         return Rows(_from_torch(x))
     if isinstance(x, (pa.Table, pa.RecordBatch)):
         return _open_arrow(x)
+    if isinstance(x, np.ma.MaskedArray):
+        return Rows(_from_masked(x), plain=True)
     if hasattr(x, "iloc") and hasattr(x, "columns"):
         again = type(x)
         return Rows(x, plain=True, wrap_cells=lambda c: again(c, index=x.index, columns=x.columns))
@@ -212,6 +214,13 @@ def _open_dask(x: Any) -> Rows:
 def _check_axes(x: Any) -> None:
     if x.ndim != 2:
         raise ValueError(f"Expected 2D array, got {x.ndim}D array instead: give rows by features")
+
+
+def _from_masked(x: np.ma.MaskedArray) -> np.ndarray:
+    """A masked array's values as floats, nan where masked."""
+    kind = x.dtype if np.issubdtype(x.dtype, np.floating) else np.float64
+    filled: np.ndarray = x.astype(kind).filled(np.nan)
+    return filled
 
 
 def _from_torch(x: Any) -> np.ndarray:

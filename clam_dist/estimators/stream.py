@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 import torch
 
+from clam_dist.data.statistics import LARGEST_SCALED
 from clam_dist.estimators.trained import Trained
 from clam_dist.models.rows import to_tensors
 from clam_dist.train.loop import one_thread_each
@@ -82,7 +83,14 @@ def learn(
     with one_thread_each(1):
         for first in range(0, len(order), size):
             chosen = order[first : first + size]
-            rows, observed = to_tensors(trained.scale(x[chosen]), device=trained.device)
+            scaled = trained.scale(x[chosen])
+            if np.nanmax(np.abs(scaled)) >= LARGEST_SCALED:
+                row = chosen[int(np.argmax(np.nanmax(np.abs(scaled), axis=1)))]
+                raise ValueError(
+                    f"row {row} has a value further than {LARGEST_SCALED:.0e} deviations from "
+                    "those fitted: nothing was learned from these rows; leave it out"
+                )
+            rows, observed = to_tensors(scaled, device=trained.device)
             held = None
             if weight is not None:
                 held = torch.from_numpy(weight[chosen]).to(trained.device, torch.float32)

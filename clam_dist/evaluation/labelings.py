@@ -88,9 +88,14 @@ def _score(
     sums, squares = np.zeros(len(labelings)), np.zeros(len(labelings))
     # The variance of a weighted mean is sum(w² (s - mean)²) / sum(w)²; expanded, one pass gives it.
     crossed = np.zeros(len(labelings))
+    space = np.empty((2, min(queries, _QUERY_BLOCK), len(rows)), dtype=np.float32)
     for begin in range(0, queries, _QUERY_BLOCK):
         block = slice(begin, min(begin + _QUERY_BLOCK, queries))
-        squared = norms[block, None] + norms[None] - 2 * (rows[block] @ rows.T)
+        squared, products = space[:, : block.stop - block.start]  # (q, R) each
+        np.add(norms[block, None], norms[None], out=squared)
+        np.matmul(rows[block], rows.T, out=products)
+        products *= 2
+        squared -= products
         own = np.arange(block.start, block.stop)
         squared[own - begin, own] = 0
         distances = np.sqrt(np.maximum(squared, 0, out=squared), out=squared)
@@ -133,4 +138,7 @@ def _silhouettes(
         means[index, labels] = np.inf
         b = means.min(axis=1)
         scores = (b - a) / np.maximum(a, b)
-    return np.where((counts[labels] > 1) & np.isfinite(scores), scores, 0.0)
+    # Copies of one row are no singleton, whether they stand as rows or as a weight; alike as they
+    # are, their cluster is as tight as can be.
+    alone = (counts[labels] <= 1) & (weight <= 1.0)
+    return np.where(~alone & np.isfinite(scores), scores, 0.0)

@@ -5,6 +5,7 @@ An ``xarray.Dataset`` in a Zarr folder, with everything else as JSON attributes;
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
@@ -26,7 +27,15 @@ FORMAT_VERSION = 1
 PREDICT_ROWS = 16384
 """Rows scaled and labelled at a time, which bounds the memory of a prediction."""
 
+LARGEST_SCALED = 1e18
+"""As the scaling of rows has it: beyond, sums of squares leave float32."""
+
 _PARAMETERS = {"prototypes": ("cluster", "feature"), "log_epsilon": ("cluster",)}
+_FOLDER = {
+    *("zarr.json", "cluster", "feature", "center", "scale", "mask_value"),
+    *("cluster_means", "cluster_sizes", *_PARAMETERS),
+}
+"""All that a model's folder may hold."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +107,7 @@ class Bundle:
         if self.scaling["kind"] == "unit":
             norm = np.sqrt(np.nansum(np.square(scaled), axis=1, keepdims=True))
             scaled /= np.where(norm > 0, norm, 1.0)
+        np.clip(scaled, -LARGEST_SCALED, LARGEST_SCALED, out=scaled)
         return scaled.astype(np.float32, order="C")
 
     def predict(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -245,8 +255,31 @@ def _bundle(dataset: xr.Dataset) -> Bundle:
     return Bundle(dataset, dict(attributes["settings"]), dict(attributes["schema"]), scaling)
 
 
+def _refuse_others(path: Path) -> None:
+    """A model may take the place of a model, never of anything else."""
+    if not os.path.lexists(path):
+        return
+    if path.is_dir() and not path.is_symlink():
+        held = set(os.listdir(path))
+        if not held or (held <= _FOLDER and _is_model(path)):
+            return
+    raise ConfigError(
+        f"'{path}' is there and is not a saved model: nothing was written; give the name of a new "
+        "folder"
+    )
+
+
+def _is_model(path: Path) -> bool:
+    try:
+        described = json.loads((path / "zarr.json").read_text(encoding="utf-8"))
+        return "format_version" in described["attributes"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
 def _replace(path: Path, dataset: xr.Dataset) -> None:
     """Write beside ``path``, then swap; a reader sees the old one, none, or the new one whole."""
+    _refuse_others(path)
     fresh = path.with_name(f".{path.name}.new-{os.getpid()}")
     stale = path.with_name(f".{path.name}.old-{os.getpid()}")
     for leftover in (fresh, stale):

@@ -14,10 +14,10 @@ def cluster_choices(asked: int | tuple[int, ...] | str, sample_rows: int) -> lis
     Parameters
     ----------
     asked
-        One, several, or ``auto``: every number from 2 to 20, and at most half of ``sample_rows``.
+        One, several, or ``auto``: every number from 2 to 20, and at most ``sample_rows``.
     """
     if asked == AUTO:
-        return list(range(2, max(2, min(MOST_AUTO_CLUSTERS, sample_rows // 2)) + 1))
+        return list(range(2, max(2, min(MOST_AUTO_CLUSTERS, sample_rows)) + 1))
     if isinstance(asked, int):
         return [asked]
     return sorted({int(k) for k in asked})

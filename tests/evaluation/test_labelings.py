@@ -60,3 +60,17 @@ def test_blocks_of_columns_do_not_change_the_values(rows, monkeypatch):
     monkeypatch.setattr("clam_dist.evaluation.labelings._COLUMNS", 7)
     again = score_labelings(rows, labelings, [6] * 5)
     assert np.array(again) == pytest.approx(np.array(whole), abs=1e-6)
+
+
+def test_copies_of_one_row_are_no_singleton_however_they_are_written():
+    rows = np.eye(3, dtype=np.float32)
+    repeated = np.repeat(np.arange(3), 20)
+    exact = silhouette_score(rows[repeated], repeated)
+    assert exact == 1.0
+    weighted = score_labelings(rows, np.arange(3)[None], [3], np.full(3, 20.0))[0][0]
+    plain = score_labelings(rows[repeated], repeated[None], [3])[0][0]
+    assert weighted == plain == pytest.approx(exact)
+    # A row of weight 1 alone in its cluster is a singleton all the same.
+    weight = np.array([1.0, 20.0, 20.0])
+    value = score_labelings(rows, np.arange(3)[None], [3], weight)[0][0]
+    assert value == pytest.approx(40 / 41)

@@ -168,3 +168,21 @@ def test_messages(tmp_path: Path, parts: dict[str, Any]) -> None:
     described.write_text(json.dumps(text))
     with pytest.raises(ConfigError, match="format version 2, this clam_dist reads up to 1"):
         load_bundle(tmp_path / "model")
+
+
+def test_a_model_never_takes_the_place_of_anything_else(tmp_path):
+    from clam_dist.models.bundle import _refuse_others
+
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "rows.csv").write_text("1")
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "other.zarr").mkdir()
+    (tmp_path / "other.zarr" / "zarr.json").write_text('{"attributes": {}}')
+    (tmp_path / "link").symlink_to(tmp_path / "data")
+    for name in ("data", "file", "other.zarr", "link"):
+        with pytest.raises(ConfigError, match="nothing was written"):
+            _refuse_others(tmp_path / name)
+    (tmp_path / "empty").mkdir()
+    for name in ("empty", "new"):
+        _refuse_others(tmp_path / name)
+    assert (tmp_path / "data" / "rows.csv").read_text() == "1"

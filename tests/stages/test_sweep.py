@@ -93,7 +93,7 @@ def test_numbers_of_clusters_to_try():
     assert cluster_choices(7, 100) == [7]
     assert cluster_choices((5, 3, 3), 100) == [3, 5]
     assert cluster_choices("auto", 16_384) == list(range(2, 21))
-    assert cluster_choices("auto", 10) == [2, 3, 4, 5]
+    assert cluster_choices("auto", 5) == [2, 3, 4, 5]
     assert cluster_choices("auto", 2) == [2]
 
 

@@ -27,6 +27,7 @@ Names = Annotated[tuple[str, ...], column_names()]
 OptionalNames = Annotated[tuple[str, ...] | None, column_names(null=True)]
 Count = Annotated[int, number(whole=True, least=1)]
 AutoCount = Annotated[int | Literal["auto"], number(whole=True, least=1, words=(AUTO,))]
+Workers = Annotated[int | Literal["auto"], number(whole=True, least=1, most=4096, words=(AUTO,))]
 Counts = Annotated[int | tuple[int, ...], number(whole=True, least=1, sweep=True)]
 AutoClusters = Annotated[
     int | tuple[int, ...] | Literal["auto"],
@@ -136,16 +137,22 @@ class EvaluateConfig(Section):
 
 
 class ClusterConfig(Section):
-    """Who does the work; ``wait`` in seconds, ``memory_limit`` in bytes for each worker."""
+    """Who does the work; ``wait`` in seconds, ``memory_limit`` in bytes for each worker.
+
+    ``collective_*`` say where ranks listen for one another; empty for the address that Dask uses.
+    """
 
     kind: Literal["auto", "serial", "local", "address", "class"] = "auto"
-    workers: AutoCount = "auto"
+    workers: Workers = "auto"
     memory_limit: AutoBytes = "auto"
     address: OptionalText = None
     cluster_class: OptionalText = None
     cluster_kwargs: dict[str, Any] = Field(default_factory=dict)
     wait: Annotated[float, number(above=0)] = 120.0
     max_restarts: Annotated[int, number(whole=True, least=0)] = 5
+    collective_interface: OptionalText = None
+    collective_host: OptionalText = None
+    collective_port: Annotated[int, number(whole=True, least=0, most=65535)] = 0
 
 
 class WorkConfig(Section):

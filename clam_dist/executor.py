@@ -78,10 +78,13 @@ class Executor(Protocol):
         world_size: int | None = None,
         on_event: Callable[[Event], None] | None = None,
     ) -> list[Result]:
-        """Run ``function(collective, payload)`` once on each of ``world_size`` ranks at once.
+        """Run ``function(collective, payload)`` once on each of ``world_size`` ranks at most.
 
         Returns the results in rank order. ``function`` is module-level; it must begin from the
-        last published checkpoint, for a gang that lost a rank is launched again as a whole.
+        last published checkpoint, for a gang that lost a rank is launched again as a whole, on
+        whoever is there then. A reported event ``{"event": "checkpoint", …}`` says that what came
+        before it is kept once ``on_event`` has returned: there a gang may be launched again with
+        more ranks, where workers have joined.
         """
         ...
 

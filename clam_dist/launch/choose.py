@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from clam_dist.errors import ConfigError
 from clam_dist.executor import Event, Executor
 from clam_dist.launch import machine
-from clam_dist.launch.gang import Patience
+from clam_dist.launch.pool import MOST_WORKERS, Patience
+from clam_dist.launch.seat import Network
 from clam_dist.launch.serial import SerialExecutor
 
 SERIAL_BELOW_BYTES = 256 * 2**20
@@ -19,6 +21,8 @@ SMALLEST_WORKER_BYTES = 512 * 2**20
 """A worker with torch and pyarrow imported stands at about 280 MiB before any work."""
 SHARE_OF_MEMORY = 0.9
 """Of the memory that is free, the share that workers' limits add up to; the driver has the rest."""
+WORKERS_A_CORE = 64
+"""More processes than this for every core of this machine are one, too."""
 
 
 class ClusterSettings(Protocol):
@@ -64,6 +68,21 @@ class ClusterSettings(Protocol):
         """Times a gang is started again."""
         ...
 
+    @property
+    def collective_interface(self) -> str | None:
+        """Network interface on which ranks listen for one another."""
+        ...
+
+    @property
+    def collective_host(self) -> str | None:
+        """Address, name or network (``10.1.0.0/16``) on which they do."""
+        ...
+
+    @property
+    def collective_port(self) -> int:
+        """Port of the store on rank 0; 0 lets the system choose."""
+        ...
+
 
 def choose_kind(settings: ClusterSettings, decoded_bytes: int) -> str:
     """One of ``serial``, ``local``, ``address``, ``class``.
@@ -97,11 +116,39 @@ def choose_kind(settings: ClusterSettings, decoded_bytes: int) -> str:
             f"cluster.workers is {settings.workers}, but cluster.kind: serial works in one "
             "process; use kind: local"
         )
+    if settings.collective_interface and settings.collective_host:
+        raise ConfigError(
+            "cluster.collective_interface and cluster.collective_host are both set; leave one out"
+        )
     return kind
+
+
+def check_workers(asked: int | str, cores: int | None = None) -> None:
+    """Refuse a number that must be a mistake; ``cores`` of this machine, where all would run on it.
+
+    Raises
+    ------
+    ConfigError
+        With both numbers.
+    """
+    if asked == "auto":
+        return
+    if int(asked) > MOST_WORKERS:
+        raise ConfigError(
+            f"cluster.workers: {asked} is more than {MOST_WORKERS}, the most this tool starts; "
+            "workers are processes, not threads or rows"
+        )
+    if cores is not None and int(asked) > WORKERS_A_CORE * cores:
+        raise ConfigError(
+            f"cluster.workers: {asked} processes on {cores} core(s) are more than "
+            f"{WORKERS_A_CORE} a core; ask for about {cores}, or name a cluster with "
+            "cluster.address or cluster.cluster_class"
+        )
 
 
 def plan_workers(asked: int | str, *, cores: int, memory_bytes: int, n_shards: int) -> int:
     """Processes of an embedded cluster: as asked, else min(cores, memory / 1 GiB, shards)."""
+    check_workers(asked, cores)
     if asked != "auto":
         return int(asked)
     return max(1, min(cores, memory_bytes // WORKER_BYTES, n_shards))
@@ -135,6 +182,7 @@ def make_executor(
     decoded_bytes: int,
     n_shards: int,
     work_folder: str | None = None,
+    log_folder: str | None = None,
     on_event: Callable[[Event], None] | None = None,
 ) -> Executor:
     """Start what the config asks for, checked and ready for work; the caller closes it.
@@ -149,6 +197,8 @@ def make_executor(
         More workers than shards would have nothing to train on.
     work_folder : str, optional
         Folder that all workers must share; checked before anything is sent there.
+    log_folder : str, optional
+        Where the last log lines of workers of failed attempts go; ``logs`` in the work folder.
     on_event : callable, optional
         Takes ``cluster`` and ``log`` events; called only while a method of the executor runs.
 
@@ -162,6 +212,7 @@ def make_executor(
     """
     tell = on_event or _ignore
     kind = choose_kind(settings, decoded_bytes)
+    check_workers(settings.workers)
     if kind == "serial":
         tell({"event": "cluster", "workers": 1, "dashboard": None})
         return SerialExecutor()
@@ -179,15 +230,34 @@ def make_executor(
         limit = plan_memory_limit(settings.memory_limit, workers=workers, memory_bytes=memory)
         link = dask.embedded(workers, limit, max(1, cores // workers))
     elif kind == "address":
-        link = dask.connected(str(settings.address), settings.wait)
+        link = dask.connected(str(settings.address), settings.wait, settings.cluster_kwargs)
     else:
         link = dask.constructed(
             str(settings.cluster_class), settings.cluster_kwargs, settings.workers
         )
+    network = Network(
+        settings.collective_host or "",
+        settings.collective_interface or "",
+        settings.collective_port,
+    )
+    if log_folder is None and work_folder is not None:
+        log_folder = str(Path(work_folder) / "logs")
+    logs = None if log_folder is None else Path(log_folder).absolute()
     try:
-        executor = DaskExecutor(link, patience=patience, on_event=tell)
+        executor = DaskExecutor(link, patience=patience, on_event=tell, network=network, logs=logs)
         executor.wait_for_workers(None if settings.workers == "auto" else int(settings.workers))
         executor.preflight(work_folder)
+        if link.encrypted:
+            tell(
+                {
+                    "event": "log",
+                    "level": "WARNING",
+                    "message": "Dask's connections are encrypted, those between ranks are not: "
+                    "gloo sends sums of gradients and sampled rows' labels as they are; keep the "
+                    "workers in a network of their own",
+                    "worker": None,
+                }
+            )
     except BaseException:
         link.close()
         raise

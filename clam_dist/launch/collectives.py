@@ -1,17 +1,14 @@
 """How ranks speak: alone, or through gloo over TCP between the workers of one gang.
 
-Gloo's options carry private names and a store's quirks; both are dealt with in this file only.
-
 Legend: W world size.
 """
 
 from __future__ import annotations
 
 import json
-import socket
+import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -20,26 +17,65 @@ from torch.distributed import DistError, PrefixStore, ProcessGroupGloo, TCPStore
 from torch.distributed.distributed_c10d import AllgatherOptions, BroadcastOptions
 
 from clam_dist.executor import Event
+from clam_dist.launch.rendezvous import (
+    ASK_SECONDS,
+    CONNECT_SECONDS,
+    OpenStore,
+    Result,
+    bounded,
+    connect,
+    count_in,
+    first_line,
+    open_store,
+)
 from clam_dist.launch.seat import PeersLostError, Seat
 
-CONNECT_SECONDS = 10.0
-"""Gloo tries a connection five times this long; between live peers one takes about 10 ms."""
-ASK_SECONDS = 1.0
-"""How often, at most, a rank asks whether the driver still wants it."""
+__all__ = ["GlooCollective", "LocalCollective", "OpenStore", "join", "open_store"]
+
+MISSING_SECONDS = 5.0
+"""How long finding out who did not come may take, after a time limit has passed already."""
 
 
-class _Reports:
-    """Events to the driver, as JSON text, so that every executor hands on the same values."""
+class _WithDriver:
+    """What every rank has of the driver: it tells it things, and asks whether to go on.
 
-    def __init__(self, send: Callable[[str], None]) -> None:
+    Events travel as JSON text, so that every executor hands on the same values.
+    """
+
+    def __init__(self, send: Callable[[str], None], wanted: Callable[[], bool] | None) -> None:
         self._send = send
+        self._wanted = wanted or _always
+        self._asked = time.monotonic()
 
     def report(self, event: Event) -> None:
         """Send a JSON-serialisable event to the driver, in order, without waiting."""
+        self.ask()
         self._send(json.dumps(dict(event)))
 
+    def ask(self) -> None:
+        """Stop when the driver is gone or has given up on this attempt.
 
-class LocalCollective(_Reports):
+        Raises
+        ------
+        PeersLostError
+            It is; whatever this rank still did would be done for nobody.
+        """
+        now = time.monotonic()
+        if now - self._asked >= ASK_SECONDS:
+            self._asked = now
+            if not self._wanted():
+                self.close()
+                raise PeersLostError("the driver no longer wants this attempt")
+
+    def close(self) -> None:
+        """Do nothing: no connection was opened."""
+
+
+def _always() -> bool:
+    return True
+
+
+class LocalCollective(_WithDriver):
     """The one rank of a world of one.
 
     Parameters
@@ -48,13 +84,20 @@ class LocalCollective(_Reports):
         Compute threads the rank may use side by side.
     send : callable
         Takes each reported event as JSON text.
+    wanted : callable, optional
+        Whether the driver still waits for this rank.
     """
 
     rank = 0
     world_size = 1
 
-    def __init__(self, threads: int, send: Callable[[str], None]) -> None:
-        super().__init__(send)
+    def __init__(
+        self,
+        threads: int,
+        send: Callable[[str], None],
+        wanted: Callable[[], bool] | None = None,
+    ) -> None:
+        super().__init__(send, wanted)
         self.threads = threads
 
     def all_gather(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -71,45 +114,10 @@ class LocalCollective(_Reports):
 
     def barrier(self) -> None:
         """Return at once: there is nobody to wait for."""
-
-    def close(self) -> None:
-        """Do nothing: no connection was opened."""
+        self.ask()
 
 
-@dataclass(frozen=True)
-class OpenStore:
-    """A TCP store that lives as long as this value; ``address`` is what the other ranks need."""
-
-    store: TCPStore
-    address: tuple[str, int]
-
-
-def open_store(host: str, port: int = 0) -> OpenStore:
-    """Serve a key-value store for one attempt, on this host's interface only.
-
-    Parameters
-    ----------
-    host : str
-        Address that the other workers reach this one by.
-    port : int
-        Port to listen on; 0 lets the system choose.
-    """
-    # TCPStore binds every interface; a listening socket made here binds the one that Dask uses.
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.create_server((host, port), family=family)
-    port = listener.getsockname()[1]
-    store = TCPStore(
-        host,
-        port,
-        is_master=True,
-        wait_for_workers=False,
-        master_listen_fd=listener.detach(),
-        timeout=timedelta(seconds=CONNECT_SECONDS),
-    )
-    return OpenStore(store, (host, port))
-
-
-class GlooCollective(_Reports):
+class GlooCollective(_WithDriver):
     """One rank of several, over gloo; tensors on a device travel through host memory.
 
     Made by `join`. Between two calls of ``all_gather`` no rank may take longer than
@@ -125,14 +133,12 @@ class GlooCollective(_Reports):
         send: Callable[[str], None],
         wanted: Callable[[], bool],
     ) -> None:
-        super().__init__(send)
+        super().__init__(send, wanted)
         self.rank = seat.rank
         self.world_size = seat.world_size
         self.threads = seat.threads
         self._seat = seat
         self._store = store
-        self._wanted = wanted
-        self._asked = time.monotonic()
         self._agreed: set[str] = set()
         # The only reference: dropping it closes the connections, which is what wakes the peers.
         self._group: ProcessGroupGloo | None = group
@@ -193,26 +199,57 @@ class GlooCollective(_Reports):
         self._wait(call, lambda group: group.broadcast([tensor], options))
 
     def _wait(self, call: str, start: Callable[[Any], Any]) -> None:
-        self._ask()
+        self.ask()
         if self._group is None:
             raise PeersLostError(f"rank {self.rank} called {call} after its group was closed")
-        try:
-            start(self._group).wait()
-        except RuntimeError as error:
-            self.close()
-            raise PeersLostError(
-                f"rank {self.rank} of {self.world_size} lost its peers in {call}: "
-                f"{_first_line(error)}"
-            ) from error
-
-    def _ask(self) -> None:
-        """Stop when the driver is gone or has given up on this attempt."""
-        now = time.monotonic()
-        if now - self._asked >= ASK_SECONDS:
-            self._asked = now
-            if not self._wanted():
+        work = start(self._group)
+        while True:
+            try:
+                work.wait(timedelta(seconds=ASK_SECONDS))
+            except RuntimeError as error:
+                if not work.is_completed():
+                    self._ask_waiting()
+                    continue
+                missing = self._missing() if "imed out" in str(error) else ""
                 self.close()
-                raise PeersLostError(f"the driver no longer wants attempt {self._seat.attempt}")
+                raise PeersLostError(
+                    f"rank {self.rank} of {self.world_size} lost its peers in {call}: "
+                    f"{first_line(error)}{missing}"
+                ) from error
+            return
+
+    def _missing(self) -> str:
+        """After a time limit: who else does not wait, in words.
+
+        Every rank that waits says so in the store, about when the others do.
+        """
+
+        def ask() -> list[str]:
+            self._store.set(f"waits/{self.rank}", "")
+            time.sleep(ASK_SECONDS)
+            return [
+                f"rank {rank} on worker {self._store.get(f'here/{rank}').decode()}"
+                for rank in range(self.world_size)
+                if not self._store.check([f"waits/{rank}"])
+            ]
+
+        try:
+            missing = self._bounded(ask, MISSING_SECONDS)
+        except RuntimeError:
+            return "; rank 0's worker does not answer"
+        return f"; {', '.join(missing)} did not come" if missing else ""
+
+    def _bounded(self, function: Callable[[], Result], seconds: float | None = None) -> Result:
+        limit = seconds or self._seat.collective_seconds
+        return bounded(function, self._seat, limit, self._wanted)
+
+    def _ask_waiting(self) -> None:
+        """Ask whether to go on, in the midst of a call that a peer may never answer."""
+        if not self._wanted():
+            # The group's end waits for the call's; that must not be this rank's concern.
+            group, self._group = self._group, None
+            threading.Thread(target=_hold, args=(group,), daemon=True).start()
+            raise PeersLostError("the driver no longer wants this attempt")
 
     def _agree(self, call: str, tensor: torch.Tensor) -> None:
         """See that all ranks ask for the same, the first time that each kind of tensor is sent.
@@ -225,13 +262,15 @@ class GlooCollective(_Reports):
         turn = f"kind/{len(self._agreed)}"
         try:
             self._store.set(f"{turn}/{self.rank}", kind)
-            _count_in(self._store, turn, self._seat, self._seat.patient_seconds, self._wanted)
-            kinds = [self._store.get(f"{turn}/{r}").decode() for r in range(self.world_size)]
+            count_in(self._store, turn, self._seat, self._seat.patient_seconds, self._wanted)
+            kinds = self._bounded(
+                lambda: [self._store.get(f"{turn}/{r}").decode() for r in range(self.world_size)]
+            )
         except DistError as error:
             self.close()
             raise PeersLostError(
                 f"rank {self.rank} of {self.world_size} lost the store on rank 0 in {call}: "
-                f"{_first_line(error)}"
+                f"{first_line(error)}"
             ) from error
         for rank, theirs in enumerate(kinds):
             if theirs != kind:
@@ -269,67 +308,40 @@ def join(
         ``seat.rendezvous_seconds``, or the connections failed.
     """
     try:
-        base = TCPStore(
-            *store,
-            is_master=False,
-            wait_for_workers=False,
-            timeout=timedelta(seconds=seat.collective_seconds),
-        )
-        keys = PrefixStore(seat.attempt, base)
-        keys.set(f"here/{seat.rank}", seat.worker)
+        limit = 2 * seat.collective_seconds
+        keys = bounded(lambda: _enter(seat, store), seat, limit, wanted)
         # All have come before anyone connects: gloo's own wait would count against a short limit.
-        _count_in(keys, "here", seat, seat.rendezvous_seconds, wanted)
-        group = _connect(keys, seat)
+        count_in(keys, "here", seat, seat.rendezvous_seconds, wanted)
+        limit = 5 * CONNECT_SECONDS + seat.collective_seconds
+        group = bounded(lambda: connect(keys, seat), seat, limit, wanted)
     except PeersLostError:
         raise
     except RuntimeError as error:
         raise PeersLostError(
             f"rank {seat.rank} on worker {seat.worker} could not join through the store at "
-            f"{store[0]}:{store[1]}: {_first_line(error)}; workers must reach one another by TCP"
+            f"{store[0]}:{store[1]}: {first_line(error)}; workers must reach one another by TCP"
         ) from error
     return GlooCollective(seat, group, keys, send, wanted)
 
 
-def _connect(store: PrefixStore, seat: Seat) -> ProcessGroupGloo:
-    options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
-    options._devices = [ProcessGroupGloo.create_device(hostname=seat.host)]
-    options._timeout = timedelta(seconds=CONNECT_SECONDS)
-    options._threads = 1
-    return ProcessGroupGloo(store, seat.rank, seat.world_size, options)
+def _enter(seat: Seat, store: tuple[str, int]) -> PrefixStore:
+    """The attempt's keys in the store, this rank's worker among them."""
+    base = TCPStore(
+        *store,
+        is_master=False,
+        wait_for_workers=False,
+        timeout=timedelta(seconds=seat.collective_seconds),
+    )
+    keys = PrefixStore(seat.attempt, base)
+    keys.set(f"here/{seat.rank}", seat.worker)
+    return keys
 
 
-def _count_in(
-    store: PrefixStore, name: str, seat: Seat, seconds: float, wanted: Callable[[], bool]
-) -> None:
-    """Wait until every rank has counted itself in under ``name``.
-
-    Polled, since a wait inside the store could neither be called off nor named who is missing.
-    """
-    began = asked = time.monotonic()
-    arrived = store.add(f"{name}/count", 1)
-    pause = 0.001
-    while arrived < seat.world_size:
-        time.sleep(pause)
-        pause = min(2 * pause, 0.1)
-        arrived = store.add(f"{name}/count", 0)
-        now = time.monotonic()
-        if now - began > seconds:
-            missing = [r for r in range(seat.world_size) if not store.check([f"{name}/{r}"])]
-            raise PeersLostError(
-                f"rank {seat.rank} waited {seconds:.0f} s for rank(s) "
-                f"{', '.join(map(str, missing))} of {seat.world_size}"
-            )
-        if now - asked >= ASK_SECONDS:
-            asked = now
-            if not wanted():
-                raise PeersLostError(f"the driver no longer wants attempt {seat.attempt}")
+def _hold(group: ProcessGroupGloo | None) -> None:
+    """Drop the last reference to a group, on a thread that may take its time."""
+    del group
 
 
 def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor's bytes in C order on the host, ``(bytes,)``; a view where it can be one."""
     return tensor.detach().to("cpu").contiguous().reshape(-1).view(torch.uint8)
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).splitlines() or [type(error).__name__]
-    return lines[0].rpartition("] ")[2] if "] " in lines[0] else lines[0]

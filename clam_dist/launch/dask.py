@@ -7,21 +7,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from dask import config
 from distributed import Client, Future, LocalCluster, Lock, Nanny, Worker, WorkerPlugin, get_worker
+from distributed.client import ClosedClientError
 from distributed.comm import get_address_host
 from distributed.scheduler import KilledWorker
+from distributed.security import Security
 
 from clam_dist.errors import ConfigError, RunError
 from clam_dist.launch import ranks
+from clam_dist.launch.cluster_class import find_class, refused_connection
 from clam_dist.launch.embedded import NannyLog, bind_to_parent, environment_kept, kill
 from clam_dist.launch.seat import Outcome, Seat
 
@@ -31,8 +33,6 @@ CLOSE_SECONDS = 0.25
 """How long embedded workers may take to end by themselves: they keep nothing worth saving."""
 CONNECT_TRIES = 5
 _MEMORY_STEPS = ("target", "spill", "pause")
-INSTALL = {"dask_cuda": "clam-dist[gpu]"}
-"""What to install for a cluster class's package, where that is not the package's own name."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,8 @@ class WorkerInfo:
         Whether it takes new tasks.
     heard : float
         When it last gave a sign of life, on the scheduler's clock.
+    mark : str
+        Tells its process from an earlier one at the same address.
     """
 
     name: str
@@ -58,6 +60,7 @@ class WorkerInfo:
     threads: int
     ready: bool
     heard: float
+    mark: str
 
 
 @dataclass
@@ -90,6 +93,18 @@ class Link:
         """Address of the Dask dashboard, if it has one."""
         return self.client.dashboard_link or None
 
+    @property
+    def connected(self) -> bool:
+        """Whether the scheduler is there, as far as is known."""
+        return self.client.status == "running" and self.client.scheduler is not None
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether Dask's own connections are."""
+        return self.client.scheduler is not None and str(self.client.scheduler.address).startswith(
+            "tls://"
+        )
+
     def workers(self) -> dict[str, WorkerInfo]:
         """The workers that are there, by address, in the order of their names.
 
@@ -100,7 +115,7 @@ class Link:
         """
         try:
             told = self.client.scheduler_info(n_workers=-1)["workers"]
-        except (OSError, TimeoutError, RuntimeError) as error:
+        except (*_LOST, KeyError) as error:
             raise scheduler_lost(error) from error
         found = {
             address: WorkerInfo(
@@ -109,6 +124,8 @@ class Link:
                 threads=self.threads or int(worker["nthreads"]),
                 ready=worker.get("status", "running") == "running",
                 heard=float(worker["last_seen"]),
+                # Every worker process makes a scratch folder of its own.
+                mark=str(worker["local_directory"]),
             )
             for address, worker in told.items()
         }
@@ -118,9 +135,36 @@ class Link:
         """Call ``hear`` with every message that tasks send on ``topic``, on Dask's thread."""
         self.client.subscribe_topic(topic, lambda event: hear(event[1]))
 
-    def send(self, topic: str, function: Callable[[Any], Any], item: Any, key: str) -> Future:
-        """Run ``function(item)`` on any worker; Dask runs it again when that worker is lost."""
-        return self.client.submit(map_task, topic, function, item, key=key, pure=False)
+    def send(
+        self,
+        topic: str,
+        function: Callable[[Any], Any],
+        item: Any,
+        key: str,
+        workers: list[str] | None = None,
+    ) -> Future:
+        """Run ``function(item)`` on any worker; Dask runs it again when that worker is lost.
+
+        ``workers``: where to run it as long as one of them is there.
+        """
+        return self.client.submit(
+            map_task,
+            topic,
+            function,
+            item,
+            key=key,
+            pure=False,
+            workers=workers,
+            allow_other_workers=workers is not None,
+        )
+
+    def given_to(self, future: Future, workers: list[str]) -> bool:
+        """Whether one of these workers has a task, running, waiting or done."""
+        with scheduler_needed():
+            given = self.client.processing(workers)
+            held = self.client.who_has([future])
+        having = [w for w in workers if str(future.key) in map(str, given.get(w, ()))]
+        return bool(having or set(workers) & {w for where in held.values() for w in where})
 
     def start(
         self,
@@ -144,14 +188,29 @@ class Link:
         )
 
     def everywhere(
-        self, function: Callable[..., Any], *arguments: Any, seconds: float
+        self,
+        function: Callable[..., Any],
+        *arguments: Any,
+        seconds: float,
+        workers: list[str] | None = None,
     ) -> dict[str, Any]:
-        """Results, or exceptions, by worker; run beside whatever task a worker is busy with."""
+        """Results, or exceptions, by worker; run beside whatever task a worker is busy with.
+
+        Raises
+        ------
+        TimeoutError
+            When one does not answer within ``seconds``.
+        RunError
+            When the scheduler is gone.
+        """
+        if not self.connected:  # Dask's client would stumble over it
+            raise scheduler_lost(ConnectionError())
         # Client.run has no time limit of its own, and a stopped worker never answers.
         answers: dict[str, Any] = self.client.sync(
             self.client._run,
             function,
             *arguments,
+            workers=workers,
             on_error="return",
             callback_timeout=seconds,
         )
@@ -182,7 +241,7 @@ class Link:
         if self._lock is not None and self.client.loop is not None:
             self.client.loop.add_callback(self._lock.refresh_callback.stop)
         with environment_kept():
-            if self.nannies:
+            if isinstance(self.cluster, LocalCluster):
                 self.cluster.sync(_end_workers, self.cluster)
             self.client.close()
             if self.cluster is not None:
@@ -231,28 +290,58 @@ def embedded(workers: int, memory_limit: int, threads: int) -> Link:
             memory_limit=memory_limit,
             # Results are small, so there is nothing to spill; and a worker paused at 80 % whose
             # allocator keeps its pages would stay paused for ever.
-            config={f"distributed.worker.memory.{what}": False for what in _MEMORY_STEPS},
+            # Call stacks, taken of every worker all the time, grow by 0.1 MiB a second for an hour.
+            config={f"distributed.worker.memory.{what}": False for what in _MEMORY_STEPS}
+            | {"distributed.worker.profile.enabled": False},
             silence_logs=logging.CRITICAL,
             plugins=[BoundToParent(os.getpid())],
         )
     return Link(_client(cluster), cluster, threads, nannies, settings)
 
 
-def connected(address: str, wait: float) -> Link:
+def connected(address: str, wait: float, options: Mapping[str, Any] | None = None) -> Link:
     """Connect to a scheduler that someone else runs.
+
+    Certificates come from Dask's own settings (``distributed.comm.tls`` in its YAML files or
+    environment), or from ``options``.
+
+    Parameters
+    ----------
+    options : mapping, optional
+        Keyword arguments of Dask's ``Client``; ``security`` may be a mapping.
 
     Raises
     ------
     ConfigError
-        When nothing answers there within ``wait`` seconds.
+        When nothing answers there within ``wait`` seconds, or not to us.
     """
+    given = _with_security(options or {}, "cluster.cluster_kwargs")
     try:
-        return Link(_client(address, timeout=wait))
-    except (OSError, TimeoutError, ValueError) as error:
-        raise ConfigError(
-            f"cluster.address: no Dask scheduler answers at {address} within {wait:.0f} s "
-            f"({type(error).__name__}); start `dask scheduler` there, or correct the address"
-        ) from error
+        if address.startswith("tls://"):
+            # Dask's client would notice the lack of it late, and not end for 40 s.
+            security = given.get("security") or Security()
+            if security.get_connection_args("client")["ssl_context"] is None:
+                raise ValueError("no certificate is set")
+        return Link(_client(address, timeout=wait, **given))
+    except (OSError, TimeoutError, ValueError, RuntimeError, TypeError) as error:
+        raise refused_connection(address, wait, error) from error
+
+
+def _with_security(arguments: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """The arguments with a ``security`` mapping made into Dask's ``Security``.
+
+    Raises
+    ------
+    ConfigError
+        When it has keys that Dask does not know.
+    """
+    given = dict(arguments)
+    if isinstance(given.get("security"), Mapping):
+        try:
+            given["security"] = Security(**given["security"])
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"{key}: security: {error}") from error
+    return given
 
 
 def constructed(path: str, arguments: Mapping[str, Any], workers: int | str) -> Link:
@@ -263,22 +352,10 @@ def constructed(path: str, arguments: Mapping[str, Any], workers: int | str) -> 
     ConfigError
         When the package is missing, has no such class, or the class refuses the arguments.
     """
-    module, _, name = path.replace(":", ".").rpartition(".")
+    made = find_class(path)
+    given = _with_security(arguments, "cluster.cluster_kwargs")
     try:
-        made = getattr(importlib.import_module(module), name)
-    except ModuleNotFoundError as error:
-        package = (error.name or module).partition(".")[0]
-        install = INSTALL.get(package, package.replace("_", "-"))
-        raise ConfigError(
-            f"cluster.cluster_class: {path} needs the package {package}; "
-            f"install it with: pip install '{install}'"
-        ) from error
-    except (AttributeError, ValueError) as error:
-        raise ConfigError(
-            f"cluster.cluster_class: there is no class {path}; write package.module.Class"
-        ) from error
-    try:
-        cluster = made(**arguments)
+        cluster = made(**given)
     except Exception as error:
         raise ConfigError(
             f"cluster.cluster_kwargs: {path} refused them: {type(error).__name__}: {error}"
@@ -312,6 +389,25 @@ def explain(error: BaseException, key: str) -> BaseException:
     return error
 
 
+_LOST = (ClosedClientError, OSError, TimeoutError, RuntimeError)
+"""What calls of Dask raise where the scheduler does not answer."""
+
+
+def cancel(future: Future) -> None:
+    """Let the scheduler forget a task; where it is gone, so is the task."""
+    with contextlib.suppress(*_LOST):
+        future.cancel()
+
+
+@contextlib.contextmanager
+def scheduler_needed() -> Iterator[None]:
+    """Tell in plain words that the scheduler does not answer what is asked in the block."""
+    try:
+        yield
+    except _LOST as error:
+        raise scheduler_lost(error) from error
+
+
 def scheduler_lost(error: BaseException) -> RunError:
     """The error for a cluster whose scheduler is gone."""
     return RunError(
@@ -326,16 +422,21 @@ def scheduler_lost(error: BaseException) -> RunError:
 def map_task(topic: str, function: Callable[[Any], Any], item: Any) -> Any:
     """Run ``function(item)``, its log sent to the driver."""
     worker = get_worker()
-    with ranks.heard(partial(worker.log_event, topic), worker.address):
+    with ranks.heard(partial(_send, worker, topic), worker.address):
         return function(item)
+
+
+def _send(worker: Worker, topic: str, message: dict[str, Any]) -> None:
+    """Send a message to the driver, in order, without waiting."""
+    worker.log_event(topic, {**message, "worker": worker.address})
 
 
 def rank_task(
     topic: str, seat: Seat, store: tuple[str, int] | None, work: tuple[Any, Any]
 ) -> Outcome:
-    """Take a seat, if this is its worker."""
+    """Take a seat, if this is its worker, in the very process it was meant for."""
     worker = get_worker()
-    if worker.address != seat.worker:
+    if worker.address != seat.worker or worker.local_directory != seat.mark:
         return Outcome(seat, "misplaced")
     key = f"rank-{seat.attempt}-{seat.rank}"
 
@@ -344,7 +445,7 @@ def rank_task(
         task = worker.state.tasks.get(key)
         return task is not None and task.state == "executing"
 
-    send = partial(worker.log_event, topic)
+    send = partial(_send, worker, topic)
     with ranks.heard(send, worker.address):
         return ranks.take_seat(seat, store, *work, send=send, wanted=wanted)
 
@@ -364,7 +465,8 @@ class BoundToParent(WorkerPlugin):
 
 async def _end_workers(cluster: LocalCluster) -> None:
     """End all workers at once, by force those that are busy."""
-    await asyncio.gather(*(_end_worker(nanny) for nanny in list(cluster.workers.values())))
+    nannies = [worker for worker in cluster.workers.values() if isinstance(worker, Nanny)]
+    await asyncio.gather(*(_end_worker(nanny) for nanny in nannies))
 
 
 async def _end_worker(nanny: Nanny) -> None:

@@ -1,137 +1,73 @@
 """The life of a gang: seats taken, failures told apart, everything started again together.
 
 Knows neither Dask nor torch: a `Pool` does what must be done on a cluster, so that the logic here
-can be tried without one.
+can be tried without one, and in a pretended time.
 
-Every rank of an attempt ends before the next begins. An attempt has a name of its own; what ranks
-of an earlier one still send is dropped, so that a stale rank can change nothing.
+Every rank of an attempt ends before the next begins, or its worker is left aside until it has. An
+attempt has a name of its own; what ranks of an earlier one still send is dropped, so that a stale
+rank can change nothing.
 """
 
 from __future__ import annotations
 
-import json
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from clam_dist.errors import RunError
 from clam_dist.executor import Event
-from clam_dist.launch.seat import Outcome, Seat
+from clam_dist.launch.attempt import Attempt
+from clam_dist.launch.pool import Handle, Patience, Pool
+from clam_dist.launch.seat import Network, Outcome, Seat
+
+__all__ = ["TELL_SECONDS", "Handle", "Patience", "Pool", "run_gang"]
 
 TELL_SECONDS = 10.0
 """How often the launcher says that it is still waiting."""
-
-
-@dataclass(frozen=True)
-class Patience:
-    """How long a gang waits for what, in seconds; and how often it starts again.
-
-    Attributes
-    ----------
-    wait : float
-        For a worker to be there at all.
-    settle : float
-        After a failure, for lost workers to come back, while others are there.
-    grace : float
-        After a failure, for the remaining ranks to end by themselves.
-    rendezvous : float
-        For all ranks of an attempt to come: a worker may be busy with another run's task.
-    collective : float
-        For an ``all_gather``.
-    patient : float
-        For the other collective calls, before which rank 0 may work alone.
-    silent : float
-        For a sign of life of a worker; long calls that hold the interpreter's lock give none.
-    max_restarts : int
-        Times a gang is started again after a failure.
-    """
-
-    wait: float = 120.0
-    settle: float = 5.0
-    grace: float = 10.0
-    rendezvous: float = 600.0
-    collective: float = 60.0
-    patient: float = 600.0
-    silent: float = 90.0
-    max_restarts: int = 5
-
-
-class Handle(Protocol):
-    """A rank that was started."""
-
-    def outcome(self) -> Outcome | BaseException | None:
-        """How it ended; an exception when the cluster could not run it; None while it runs."""
-        ...
-
-    def drop(self) -> None:
-        """Tell the cluster that nobody waits for it any more."""
-        ...
-
-
-class Pool(Protocol):
-    """What a gang needs of a cluster."""
-
-    def there(self, *, ready: bool = False) -> Sequence[str]:
-        """Addresses of the workers that are there, in a fixed order; ready: that take tasks."""
-        ...
-
-    def start(self, seat: Seat, store: tuple[str, int] | None, work: tuple[Any, Any]) -> Handle:
-        """Start a rank on its seat's worker; ``work`` is (function, payload)."""
-        ...
-
-    def messages(self, seconds: float) -> list[dict[str, Any]]:
-        """What ranks sent since the last call; waits up to ``seconds`` for something to happen."""
-        ...
-
-    def renew(self, worker: str, pid: int | None) -> None:
-        """Kill a worker that no longer answers, where it is ours to kill and replace.
-
-        ``pid`` is its process, where its rank has told it.
-        """
-        ...
-
-    def silence(self, worker: str) -> float:
-        """Seconds since the last sign of life of a worker that is there."""
-        ...
-
-    def seat_details(self, worker: str) -> tuple[str, int]:
-        """Host that the worker's peers reach it by, and compute threads of a rank there."""
-        ...
-
-    def why_lost(self, worker: str) -> str:
-        """What is known of the end of a worker, or nothing."""
-        ...
+Clock = Callable[[], float]
 
 
 @dataclass
-class Attempt:
-    """One try: its seats, what came of them so far."""
+class Roster:
+    """Which workers may be given a rank.
 
-    seats: list[Seat]
-    handles: dict[int, Handle] = field(default_factory=dict)
-    outcomes: dict[int, Outcome] = field(default_factory=dict)
-    lost: dict[int, str] = field(default_factory=dict)
-    """Ranks that ended without an outcome, and why."""
-    store: tuple[str, int] | None = None
-    pids: dict[int, int] = field(default_factory=dict)
-    """Process of each rank that has begun."""
+    Attributes
+    ----------
+    aside : dict
+        By worker and process mark, the attempt and rank that are stuck there: not used until that
+        rank has ended, or the process is gone.
+    busy : set of (worker, mark)
+        Never began with a rank they were given: used only where there is nobody else.
+    """
 
-    @property
-    def pending(self) -> list[int]:
-        """Ranks that have been started and have not ended."""
-        return [r for r in self.handles if r not in self.outcomes and r not in self.lost]
+    aside: dict[tuple[str, str], tuple[str, int]] = field(default_factory=dict)
+    busy: set[tuple[str, str]] = field(default_factory=set)
 
-    @property
-    def failed(self) -> bool:
-        """Whether any rank ended otherwise than well."""
-        return bool(self.lost) or any(o.state != "done" for o in self.outcomes.values())
+    def usable(self, pool: Pool) -> dict[str, str]:
+        """Workers that may be given a rank, with their marks."""
+        ready = {w: m for w, m in pool.there(ready=True).items() if (w, m) not in self.aside}
+        idle = {w: m for w, m in ready.items() if (w, m) not in self.busy}
+        return idle or ready
 
-    @property
-    def done(self) -> bool:
-        """Whether every rank ended well."""
-        return len(self.outcomes) == len(self.seats) and not self.failed
+    def hear(self, messages: Iterable[Mapping[str, Any]]) -> None:
+        """A stuck rank that ends after all sets its worker free."""
+        for message in messages:
+            if message["kind"] == "ended":
+                ended = (message["attempt"], message["rank"])
+                self.aside = {w: rank for w, rank in self.aside.items() if rank != ended}
+
+    def note(self, attempt: Attempt) -> None:
+        """After an attempt: who is stuck, who never began."""
+        for rank in attempt.handles:
+            place = (attempt.seats[rank].worker, attempt.seats[rank].mark)
+            if rank in attempt.stuck and rank not in attempt.gone:
+                self.aside[place] = (attempt.name, rank)
+            if rank in attempt.lost and rank not in attempt.pids:
+                self.busy.add(place)
+            else:
+                self.busy.discard(place)
 
 
 def run_gang(
@@ -143,6 +79,8 @@ def run_gang(
     patience: Patience,
     on_event: Callable[[Event], None],
     tell: Callable[[str, str], None],
+    most: int | None = None,
+    clock: Clock = time.monotonic,
 ) -> list[Outcome]:
     """Run ``function(collective, payload)`` on up to ``ranks`` workers until all of them are done.
 
@@ -155,9 +93,14 @@ def run_gang(
     patience : Patience
         Time limits and the number of restarts.
     on_event : callable
-        Takes what ranks report; called in this thread.
+        Takes what ranks report; called in this thread. An event ``checkpoint`` says that what came
+        before it is kept: there the gang may be started again with more ranks.
     tell : callable
         Takes a level name and a message of the launcher itself.
+    most : int, optional
+        Ranks to use where more workers have joined when the gang is started again.
+    clock : callable
+        Seconds on a clock that never goes back; ``pool.messages`` lets it go on.
 
     Returns
     -------
@@ -172,174 +115,167 @@ def run_gang(
     Exception
         What a rank's function raised, unchanged: doing the same again would end the same.
     """
-    aside: set[str] = set()
-    cause = ""
-    for restart in range(patience.max_restarts + 1):
-        workers = gather_workers(pool, ranks, aside, patience, cause)
-        attempt = Attempt(plan_seats(workers, pool.seat_details, patience))
-        try:
-            _run_attempt(pool, attempt, (function, payload), patience, on_event, tell)
-        finally:
-            for handle in attempt.handles.values():
-                handle.drop()
-        if attempt.done:
-            return [attempt.outcomes[rank] for rank in range(len(attempt.seats))]
-        for rank in attempt.pending:
-            # Replaced, a worker has a new address; not replaced, it still hangs.
-            aside.add(attempt.seats[rank].worker)
-            pool.renew(attempt.seats[rank].worker, attempt.pids.get(rank))
-        raise_if_its_own(attempt)
-        cause = describe_failure(attempt)
-        if restart < patience.max_restarts:
-            tell(
-                "WARNING",
-                f"{cause}; starting all ranks again from the last checkpoint "
-                f"(restart {restart + 1} of {patience.max_restarts})",
-            )
-    raise RunError(
-        f"gave up after {patience.max_restarts} restarts (cluster.max_restarts); the last cause: "
-        f"{cause}; finished work is kept: run the same command again to resume"
+    gang = _Gang(
+        pool, (function, payload), ranks, max(ranks, most or ranks), patience, on_event, tell, clock
     )
+    return gang.run()
 
 
-def plan_seats(
-    workers: Sequence[str],
-    details: Callable[[str], tuple[str, int]],
+def plan_attempt(
+    workers: Mapping[str, str],
+    details: Callable[[str], tuple[Network, int]],
     patience: Patience,
-) -> list[Seat]:
-    """One seat for each worker, in order, under a fresh attempt name."""
-    attempt = uuid.uuid4().hex[:12]
+    now: float,
+) -> Attempt:
+    """One seat for each worker, in order, under a fresh name."""
+    name = uuid.uuid4().hex[:12]
     seats = []
-    for rank, worker in enumerate(workers):
-        host, threads = details(worker)
+    for rank, (worker, mark) in enumerate(workers.items()):
+        network, threads = details(worker)
         seats.append(
             Seat(
-                attempt=attempt,
+                attempt=name,
                 rank=rank,
                 world_size=len(workers),
                 worker=worker,
-                host=host,
+                mark=mark,
+                network=network,
                 threads=threads,
                 rendezvous_seconds=patience.rendezvous,
                 collective_seconds=patience.collective,
                 patient_seconds=patience.patient,
             )
         )
-    return seats
+    return Attempt(name, seats, now)
 
 
-def gather_workers(
-    pool: Pool, ranks: int, aside: set[str], patience: Patience, cause: str
-) -> list[str]:
-    """The workers of the next attempt: up to ``ranks``, at least one.
+@dataclass
+class _Gang:
+    """A call of `run_gang`: its arguments, and what it learns of the workers on the way."""
 
-    Waits ``patience.settle`` for all that are wanted, and ``patience.wait`` for the first.
+    pool: Pool
+    work: tuple[Callable[[Any, Any], Any], Any]
+    ranks: int
+    most: int
+    patience: Patience
+    on_event: Callable[[Event], None]
+    tell: Callable[[str, str], None]
+    clock: Clock
+    roster: Roster = field(default_factory=Roster)
 
-    Raises
-    ------
-    RunError
-        When none is there in time.
-    """
-    began = time.monotonic()
-    while True:
-        there = [worker for worker in pool.there(ready=True) if worker not in aside]
-        waited = time.monotonic() - began
-        if len(there) >= ranks or (there and waited >= patience.settle):
-            return there[:ranks]
-        if waited >= patience.wait:
-            raise RunError(
-                f"no worker is there, {waited:.0f} s (cluster.wait) after {cause or 'the start'}; "
-                "start workers and run the same command again: it resumes"
+    def run(self) -> list[Outcome]:
+        """Attempt after attempt until one is done; see `run_gang`."""
+        pool, limit = self.pool, self.patience.max_restarts
+        cause, restart = "", 0
+        while True:
+            workers = self.gather(cause)
+            attempt = plan_attempt(workers, pool.seat_details, self.patience, self.clock())
+            try:
+                self.attend(attempt)
+                if not attempt.done:
+                    attempt.give_up_on_pending(pool)
+            finally:
+                for handle in attempt.handles.values():
+                    handle.drop()
+            if attempt.done:
+                return [attempt.outcomes[rank] for rank in range(len(attempt.seats))]
+            self.roster.note(attempt)
+            if attempt.growing and not attempt.failed:
+                continue
+            kept = pool.keep_logs(attempt.ends())
+            self.raise_if_its_own(attempt, kept)
+            cause = attempt.describe_failure() + (f" (logs: {kept})" if kept else "")
+            if restart == limit:
+                raise RunError(
+                    f"gave up after {restart} restarts (cluster.max_restarts); the last cause: "
+                    f"{cause}; finished work is kept: run the same command again to resume"
+                )
+            restart += 1
+            self.tell(
+                "WARNING",
+                f"{cause}; starting all ranks again from the last checkpoint "
+                f"(restart {restart} of {limit})",
             )
-        pool.messages(min(0.2, patience.wait / 10))
 
+    def gather(self, cause: str) -> dict[str, str]:
+        """The workers of the next attempt with their marks: up to ``most``, at least one.
 
-def _run_attempt(
-    pool: Pool,
-    attempt: Attempt,
-    work: tuple[Any, Any],
-    patience: Patience,
-    on_event: Callable[[Event], None],
-    tell: Callable[[str, str], None],
-) -> None:
-    """Start the ranks and wait until all have ended, or ``patience.grace`` after a failure."""
-    attempt.handles[0] = pool.start(attempt.seats[0], None, work)
-    began = told = time.monotonic()
-    give_up: float | None = None
-    while attempt.pending:
-        for message in pool.messages(0.5):
-            _hear(attempt, message, on_event)
-        if attempt.store is not None and len(attempt.handles) == 1 and not attempt.failed:
-            for seat in attempt.seats[1:]:
-                attempt.handles[seat.rank] = pool.start(seat, attempt.store, work)
-        _collect(pool, attempt)
-        now = time.monotonic()
-        if any(pool.silence(attempt.seats[r].worker) > patience.silent for r in attempt.pending):
-            break
-        if attempt.failed:
-            give_up = give_up or now + patience.grace
-            if now > give_up:
-                break
-        elif attempt.store is None and len(attempt.seats) > 1:
-            if now - began > patience.rendezvous:
-                break
+        Waits ``patience.settle`` for the ``ranks`` that are wanted, and ``patience.wait`` for the
+        first.
+
+        Raises
+        ------
+        RunError
+            When none is there in time.
+        """
+        patience, began = self.patience, self.clock()
+        settle, told = min(patience.settle, patience.wait), began
+        while True:
+            usable, now = self.roster.usable(self.pool), self.clock()
+            if len(usable) >= self.ranks or (usable and now - began >= settle):
+                return dict(list(usable.items())[: self.most])
+            stuck = len(self.pool.there())
+            if now - began >= patience.wait:
+                there = f"{stuck} worker(s) do not answer, and no other" if stuck else "no worker"
+                raise RunError(
+                    f"{there} is there, {now - began:.0f} s (cluster.wait) after "
+                    f"{cause or 'the start'}; "
+                    "start workers and run the same command again: it resumes"
+                )
             if now - told > TELL_SECONDS:
                 told = now
-                tell("INFO", f"waiting for worker {attempt.seats[0].worker}, busy so far")
-    # What ranks sent before they ended is heard before anything is made of their end.
-    for message in pool.messages(0):
-        _hear(attempt, message, on_event)
+                self.tell("INFO", f"waiting for a worker ({stuck} there do not answer)")
+            self.roster.hear(self.pool.messages(min(0.2, patience.wait / 10)))
 
+    def attend(self, attempt: Attempt) -> None:
+        """Start the ranks and wait until all have ended, or ``patience.grace`` after a failure."""
+        pool, patience = self.pool, self.patience
+        attempt.start(pool, 0, self.work, self.clock())
+        told, give_up = self.clock(), 0.0
+        while attempt.pending:
+            messages = pool.messages(0.5)
+            self.roster.hear(messages)
+            heard = [attempt.hear(message, self.on_event) for message in messages]
+            if attempt.store is not None and len(attempt.handles) == 1 and not attempt.failed:
+                for seat in attempt.seats[1:]:
+                    attempt.start(pool, seat.rank, self.work, self.clock())
+            attempt.collect(pool)
+            now = self.clock()
+            attempt.give_up_on_silent(pool, patience, now)
+            if attempt.failed or attempt.growing:
+                # Ranks that are called off while all is well may be in a long call of their own.
+                grace = patience.grace if attempt.failed else patience.grace + patience.collective
+                give_up = give_up or now + grace
+                if now > give_up:
+                    break
+            elif "checkpoint" in heard and now - attempt.began > patience.grow:
+                self._grow(attempt)
+            elif now - told > TELL_SECONDS:
+                told = now
+                late = [s.worker for s in attempt.seats if s.rank not in attempt.pids]
+                if late:
+                    self.tell("INFO", f"waiting for worker {late[0]}, busy so far")
+        # What ranks sent before they ended is heard before anything is made of their end.
+        for message in pool.messages(0):
+            attempt.hear(message, self.on_event)
 
-def _hear(attempt: Attempt, message: Mapping[str, Any], on_event: Callable[[Event], None]) -> None:
-    """Take a message of this attempt's ranks; drop what earlier ones still send."""
-    if message.get("attempt") != attempt.seats[0].attempt:
-        return
-    if message["kind"] == "report":
-        on_event(json.loads(message["event"]))
-    elif message["kind"] == "begun":
-        attempt.pids[message["rank"]] = message["pid"]
-    elif message["kind"] == "store":
-        host, port = message["address"]
-        attempt.store = (host, port)
+    def _grow(self, attempt: Attempt) -> None:
+        """Call the ranks off where more workers have joined: all that came before is kept."""
+        joined = min(len(self.roster.usable(self.pool)), self.most) - len(attempt.seats)
+        if joined > 0 and not attempt.outcomes:
+            self.tell("INFO", f"{joined} more worker(s) joined: going on with them from here")
+            attempt.growing = True
+            for handle in attempt.handles.values():
+                handle.drop()
 
-
-def _collect(pool: Pool, attempt: Attempt) -> None:
-    """Note ranks that have ended, and ranks whose worker is gone."""
-    pending = attempt.pending
-    there = set(pool.there()) if pending else set()
-    for rank in pending:
-        ended = attempt.handles[rank].outcome()
-        if isinstance(ended, Outcome):
-            attempt.outcomes[rank] = ended
-        elif ended is not None:
-            attempt.lost[rank] = f"could not be run: {type(ended).__name__}: {ended}"
-        elif attempt.seats[rank].worker not in there:
-            told = pool.why_lost(attempt.seats[rank].worker)
-            attempt.lost[rank] = "was lost" + (f" ({told})" if told else "")
-
-
-def raise_if_its_own(attempt: Attempt) -> None:
-    """Raise what a rank's own function raised; the lowest rank's where there are several."""
-    for _, outcome in sorted(attempt.outcomes.items()):
-        if outcome.state == "failed":
-            assert outcome.error is not None
-            outcome.error.add_note(f"rank {outcome.seat.rank} on worker {outcome.seat.worker}")
-            raise outcome.error
-
-
-def describe_failure(attempt: Attempt) -> str:
-    """One line: which workers, and what happened; the likeliest cause first."""
-    told = [f"worker {attempt.seats[r].worker} {why}" for r, why in sorted(attempt.lost.items())]
-    if not told:
-        told = [
-            f"worker {attempt.seats[rank].worker} did not answer any more"
-            for rank in attempt.pending
-        ]
-    if not told:
-        told = [
-            f"rank {rank} on worker {outcome.seat.worker}: {outcome.error or 'was run elsewhere'}"
-            for rank, outcome in sorted(attempt.outcomes.items())
-            if outcome.state != "done"
-        ][:1]
-    return "; ".join(told)
+    def raise_if_its_own(self, attempt: Attempt, kept: str) -> None:
+        """Raise what a rank's own function raised; the lowest rank's where there are several."""
+        for rank, outcome in sorted(attempt.outcomes.items()):
+            if outcome.state == "failed":
+                error = outcome.error
+                assert error is not None
+                who = f"rank {rank} on worker {outcome.seat.worker}"
+                where = f" (logs: {kept})" if kept else ""
+                self.tell("ERROR", f"{who} raised {type(error).__name__}: {error}{where}")
+                error.add_note(f"{who}{where}")
+                raise error

@@ -46,21 +46,22 @@ def take_seat(
     # Only a rank needs torch: workers that just map stay at 65 MiB instead of 250.
     from clam_dist.launch import collectives
 
-    send({"kind": "begun", "attempt": seat.attempt, "rank": seat.rank, "pid": os.getpid()})
+    me = {"attempt": seat.attempt, "rank": seat.rank}
+    send({"kind": "begun", **me, "pid": os.getpid()})
 
     def report(text: str) -> None:
-        send({"kind": "report", "attempt": seat.attempt, "event": text})
+        send({"kind": "report", **me, "event": text})
 
     collective: Any = None
     opened = None
     try:
         if seat.world_size == 1:
-            collective = collectives.LocalCollective(seat.threads, report)
+            collective = collectives.LocalCollective(seat.threads, report, wanted)
         else:
             if store is None:
-                opened = collectives.open_store(seat.host)
+                opened = collectives.open_store(seat.network)
                 store = opened.address
-                send({"kind": "store", "attempt": seat.attempt, "address": list(store)})
+                send({"kind": "store", **me, "address": list(store)})
             collective = collectives.join(seat, store, send=report, wanted=wanted)
         value = function(collective, payload)
     except Exception as error:
@@ -77,6 +78,8 @@ def take_seat(
         collective.close()
         outcome = Outcome(seat, "done", value, peak_rss_bytes=machine.peak_rss_bytes())
     del opened
+    # A driver that gave up on this rank no longer takes its outcome, but may use its worker again.
+    send({"kind": "ended", **me})
     return outcome
 
 

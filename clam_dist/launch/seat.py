@@ -2,12 +2,37 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 
 class PeersLostError(RuntimeError):
     """A rank could not go on because of others: lost, too late, or called off by the driver."""
+
+
+@dataclass(frozen=True)
+class Network:
+    """Where a rank listens for its peers.
+
+    Attributes
+    ----------
+    host : str
+        Address or name to bind; a network such as ``10.1.0.0/16``: the worker's own address in
+        it. Empty: the address that Dask's peers reach the worker by.
+    interface : str
+        Name of a network interface of the worker, in place of an address.
+    port : int
+        Where rank 0 serves the store; 0 lets the system choose. Gloo itself takes no port: its
+        connections use the system's ephemeral range.
+    """
+
+    host: str = ""
+    interface: str = ""
+    port: int = 0
+
+    def at(self, host: str) -> Network:
+        """The same for a worker whose peers reach it at ``host``."""
+        return self if self.host or self.interface else replace(self, host=host)
 
 
 @dataclass(frozen=True)
@@ -22,8 +47,11 @@ class Seat:
         This rank, and how many there are.
     worker : str
         Address of the Dask worker that must run it.
-    host : str
-        Address or name to bind connections to.
+    mark : str
+        Of that worker's process: one that took its place at the address must not take the seat,
+        which the scheduler would give it.
+    network : Network
+        Where to listen for the other ranks.
     threads : int
         Compute threads the rank may use side by side.
     rendezvous_seconds : float
@@ -38,7 +66,8 @@ class Seat:
     rank: int
     world_size: int
     worker: str
-    host: str
+    mark: str
+    network: Network
     threads: int
     rendezvous_seconds: float
     collective_seconds: float

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import queue
 import socket
 import time
 import uuid
@@ -16,17 +14,15 @@ from typing import Any
 
 from clam_dist.errors import RunError
 from clam_dist.executor import Collective, Event, Item, Result
-from clam_dist.launch import dask, machine, preflight
-from clam_dist.launch.gang import TELL_SECONDS, Patience, run_gang
-from clam_dist.launch.seat import Outcome, Seat
+from clam_dist.launch import dask, machine
+from clam_dist.launch.fleet import ANSWER_SECONDS, FETCH_SECONDS, Fleet, MapTask
+from clam_dist.launch.gang import TELL_SECONDS, run_gang
+from clam_dist.launch.pool import MOST_WORKERS, Patience
+from clam_dist.launch.seat import Network
 from clam_dist.launch.window import in_order
 
-ANSWER_SECONDS = 30.0
-"""How long a worker may take to answer a question that needs no work."""
-FETCH_SECONDS = 5.0
-"""How long fetching a small result may take before it is asked whether its worker lives."""
-LOOK_SECONDS = 0.25
-"""The set of workers is asked for no more often than this."""
+LOOK_AGAIN_SECONDS = 1.0
+"""How often it is asked whether a task is with a worker that fell silent."""
 
 
 class DaskExecutor:
@@ -41,6 +37,10 @@ class DaskExecutor:
     on_event : callable
         Takes ``log`` events of workers and of the launcher, in the thread of the caller of
         ``map`` or ``gang``.
+    network : Network, optional
+        Where ranks listen for one another; on the addresses that Dask uses by default.
+    logs : Path, optional
+        Folder for the last log lines of the workers of failed attempts.
     """
 
     def __init__(
@@ -49,20 +49,14 @@ class DaskExecutor:
         *,
         patience: Patience | None = None,
         on_event: Callable[[Event], None] | None = None,
+        network: Network | None = None,
+        logs: Path | None = None,
     ) -> None:
         self.patience = patience or Patience()
         self._link = link
-        self._on_event = on_event
-        self._topic = f"clam_dist-{uuid.uuid4().hex}"
-        self._inbox: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-        self._seen: dict[str, dask.WorkerInfo] = {}
-        self._known: dict[str, dask.WorkerInfo] = {}
-        self._seen_at = 0.0
-        self._heard: dict[str, tuple[float, float]] = {}
-        self._labels: dict[str, str] = {}
+        self._fleet = Fleet(link, on_event, network, logs)
         self._peaks: dict[str, int] = {}
-        link.listen(self._topic, self._inbox.put)
-        self.workers = max(1, len(self._look()))
+        self.workers = max(1, len(self._fleet.look()))
 
     # -- the Executor protocol -------------------------------------------------------------------
 
@@ -83,15 +77,17 @@ class DaskExecutor:
         name = getattr(_innermost(function), "__name__", "map")
         numbered = iter(range(len(items)))
 
-        def start(item: Item) -> dask.Future:
+        def start(item: Item) -> MapTask:
             key = f"{name}-{uuid.uuid4().hex[:12]}-{next(numbered)}"
-            return self._watch(self._link.send(self._topic, function, item, key))
+            task = MapTask(function, item, key)
+            self._fleet.send(task, self.patience.silent)
+            return task
 
         return in_order(
             items,
             start=start,
             finish=self._finish,
-            cancel=lambda future: future.cancel(),
+            cancel=lambda task: dask.cancel(task.future),
             in_flight=2 * self.workers if in_flight is None else in_flight,
         )
 
@@ -106,21 +102,24 @@ class DaskExecutor:
         """Run ``function`` as one rank on each worker, on ``world_size`` workers at most.
 
         All ranks start again together when one is lost, on whoever is there then, up to
-        ``patience.max_restarts`` times. What a rank's function raises is raised here.
+        ``patience.max_restarts`` times; workers that joined late are used then, or, once an
+        attempt has run for ``patience.grow`` seconds, from the next ``checkpoint`` event on. What
+        a rank's function raises is raised here.
         """
         if world_size is not None and world_size < 1:
             raise ValueError(f"world_size must be at least 1, got {world_size}")
         # A worker that is just being replaced is waited for, so it counts.
-        wanted = max(self.workers, len(self._look(fresh=True)))
+        wanted = max(self.workers, len(self._fleet.look(fresh=True)))
         with self._turn():
             outcomes = run_gang(
-                self,
+                self._fleet,
                 function,
                 payload,
                 ranks=wanted if world_size is None else min(wanted, world_size),
                 patience=self.patience,
                 on_event=on_event or _ignore,
-                tell=self._tell,
+                tell=self._fleet.tell,
+                most=world_size or MOST_WORKERS,
             )
         for outcome in outcomes:
             self._note_peak(outcome.seat.worker, outcome.peak_rss_bytes)
@@ -130,9 +129,10 @@ class DaskExecutor:
         """Peak resident memory (VmHWM) in bytes of the driver and each worker, by name."""
         try:
             answers = self._link.everywhere(machine.peak_rss_bytes, seconds=ANSWER_SECONDS)
-        except (OSError, TimeoutError):
+        except (OSError, TimeoutError, RunError):
             answers = {}  # a worker that is stopped or gone: what ranks told before stands
-        self._look(fresh=bool(answers))
+        if answers:
+            self._fleet.look(fresh=True)
         for worker, answer in answers.items():
             if isinstance(answer, int):
                 self._note_peak(worker, answer)
@@ -153,17 +153,24 @@ class DaskExecutor:
             When fewer are there after ``patience.wait`` seconds.
         """
         began = told = time.monotonic()
-        while len(there := self._look(fresh=True)) < (wanted or 1):
+        while len(there := self._fleet.look(fresh=True)) < (wanted or 1):
             now = time.monotonic()
             if now - began > self.patience.wait:
+                remedy = "start more, raise cluster.wait, or lower cluster.workers"
+                if wanted is None:
+                    remedy = (
+                        "start some, raise cluster.wait, or, for a cluster class that starts its "
+                        "workers when asked, set cluster.workers"
+                    )
                 raise RunError(
                     f"{len(there)} of {wanted or 1} workers came within "
-                    f"{self.patience.wait:.0f} s (cluster.wait); start more, raise cluster.wait, "
-                    "or lower cluster.workers"
+                    f"{self.patience.wait:.0f} s (cluster.wait); {remedy}"
                 )
             if now - told > TELL_SECONDS:
                 told = now
-                self._tell("INFO", f"waiting for workers: {len(there)} of {wanted or 1} are there")
+                self._fleet.tell(
+                    "INFO", f"waiting for workers: {len(there)} of {wanted or 1} are there"
+                )
             time.sleep(0.1)
         self.workers = len(there)
 
@@ -175,91 +182,43 @@ class DaskExecutor:
         ConfigError
             Naming the workers, and the folder or the versions.
         """
-        path: Path | None = None
-        nonce: str | None = None
-        if folder is not None:
-            path, nonce = preflight.write_nonce(folder)
-        asked = None if path is None else str(path)
-        try:
-            answers = self._link.everywhere(preflight.probe, asked, seconds=self.patience.wait)
-        except TimeoutError as error:
-            raise RunError(
-                f"a worker did not answer within {self.patience.wait:.0f} s (cluster.wait); "
-                "see that all of them run"
-            ) from error
-        finally:
-            if path is not None:
-                path.unlink(missing_ok=True)
-        preflight.check(preflight.probe(), answers, folder=str(folder), nonce=nonce)
-
-    # -- the gang's Pool protocol; `workers` is the executor's count, so the pool asks `there` ----
-
-    def there(self, *, ready: bool = False) -> list[str]:
-        """Addresses of the workers that are there, in the order of their names."""
-        return [address for address, worker in self._look().items() if worker.ready or not ready]
-
-    def start(
-        self, seat: Seat, store: tuple[str, int] | None, work: tuple[Any, Any]
-    ) -> _RankHandle:
-        """Start a rank on its seat's worker."""
-        return _RankHandle(self._watch(self._link.start(self._topic, seat, store, work)))
-
-    def messages(self, seconds: float) -> list[dict[str, Any]]:
-        """What ranks sent; log lines go to ``on_event`` on the way."""
-        heard: list[dict[str, Any]] = []
-        try:
-            heard.append(self._inbox.get(timeout=seconds) if seconds else self._inbox.get_nowait())
-            while True:
-                heard.append(self._inbox.get_nowait())
-        except queue.Empty:
-            pass
-        for message in heard:
-            if message["kind"] == "log" and self._on_event is not None:
-                self._on_event(json.loads(message["event"]))
-        return [message for message in heard if message["kind"] not in ("log", "wake")]
-
-    def renew(self, worker: str, pid: int | None) -> None:
-        """Kill the process of an embedded worker, whatever it does; its nanny starts another."""
-        if self._link.nannies:
-            self._tell("WARNING", f"worker {worker} does not answer; its process is ended")
-            self._link.kill(self._known[worker].name, pid)
-
-    def silence(self, worker: str) -> float:
-        """Seconds since the worker's last sign of life changed, as far as was looked."""
-        return time.monotonic() - self._heard[worker][1]
-
-    def seat_details(self, worker: str) -> tuple[str, int]:
-        """Host and compute threads of a worker."""
-        known = self._known[worker]
-        return known.host, known.threads
-
-    def why_lost(self, worker: str) -> str:
-        """What is known of the end of a worker."""
-        return self._link.why_lost(worker)
+        self._fleet.preflight(folder, self.patience.wait)
 
     # -- inside ----------------------------------------------------------------------------------
 
-    def _finish(self, future: dask.Future) -> Any:
+    def _finish(self, task: MapTask) -> Any:
         """A map task's result, once it is there; watches over those who work on it."""
         fetch_seconds = FETCH_SECONDS
-        last_there = time.monotonic()
+        last_there = looked = time.monotonic()
         while True:
-            while not future.done():
-                self.messages(0.5)
+            while not task.future.done():
+                self._fleet.messages(0.5)
                 last_there = self._watch_over(last_there)
-            self.messages(0)
+                looked = self._move_on(task, looked)
+            self._fleet.messages(0)
             try:
-                return future.result(timeout=fetch_seconds)
+                return task.future.result(timeout=fetch_seconds)
             except BaseException as error:
-                if isinstance(error, TimeoutError) and future.status != "error":
+                if isinstance(error, TimeoutError) and task.future.status != "error":
                     # The task has ended, but the worker that holds its result does not answer.
                     last_there = self._watch_over(last_there)
+                    looked = self._move_on(task, looked)
                     fetch_seconds *= 2
                     continue
-                told = dask.explain(error, str(future.key))
+                told = dask.explain(error, str(task.future.key))
                 if told is error:
                     raise
                 raise told from error
+
+    def _move_on(self, task: MapTask, looked: float) -> float:
+        """Send a task again that a silent worker holds; asks no more often than now and then."""
+        now = time.monotonic()
+        if now - looked < LOOK_AGAIN_SECONDS:
+            return looked
+        if self._fleet.is_stuck(task, self.patience.silent):
+            self._fleet.tell("WARNING", f"{task.key} is with a worker that fell silent: sent again")
+            self._fleet.send(task, self.patience.silent)
+        return now
 
     def _watch_over(self, last_there: float) -> float:
         """Replace workers that fell silent; when someone was last there, on the monotonic clock.
@@ -269,11 +228,7 @@ class DaskExecutor:
         RunError
             When nobody has been there for ``patience.wait`` seconds.
         """
-        there, now = self.there(), time.monotonic()
-        for worker in there:
-            if self.silence(worker) > self.patience.silent:
-                self._heard[worker] = (self._heard[worker][0], now)  # once, until it is gone
-                self.renew(worker, None)
+        there, now = self._fleet.replace_silent(self.patience.silent), time.monotonic()
         if not there and now - last_there > self.patience.wait:
             raise RunError(
                 f"no worker was there for {self.patience.wait:.0f} s (cluster.wait); "
@@ -284,67 +239,25 @@ class DaskExecutor:
     @contextmanager
     def _turn(self) -> Iterator[None]:
         """Hold the cluster's lock for gangs, so that two runs never interleave their ranks."""
-        lock, client = self._link.lock(), self._link.client
-        while not lock.acquire(timeout=TELL_SECONDS):
-            holder = client.get_metadata([dask.GANG_LOCK], default="another run")
-            self._tell("INFO", f"waiting for the cluster: {holder} is training on it")
+        with dask.scheduler_needed():
+            lock, client = self._link.lock(), self._link.client
+            while not lock.acquire(timeout=TELL_SECONDS):
+                holder = client.get_metadata([dask.GANG_LOCK], default="another run")
+                self._fleet.tell("INFO", f"waiting for the cluster: {holder} is training on it")
         try:
-            client.set_metadata(
-                [dask.GANG_LOCK], f"process {os.getpid()} on {socket.gethostname()}"
-            )
+            with dask.scheduler_needed():
+                client.set_metadata(
+                    [dask.GANG_LOCK], f"process {os.getpid()} on {socket.gethostname()}"
+                )
             yield
         finally:
-            lock.release()
-
-    def _look(self, *, fresh: bool = False) -> dict[str, dask.WorkerInfo]:
-        """The workers that are there, as of a moment ago."""
-        now = time.monotonic()
-        if fresh or now - self._seen_at > LOOK_SECONDS:
-            self._seen = self._link.workers()
-            self._seen_at = now
-            self._known |= self._seen
-            for address, worker in self._seen.items():
-                # The scheduler's clock is not ours: only that the sign is a new one counts.
-                if self._heard.get(address, (0.0, 0.0))[0] != worker.heard:
-                    self._heard[address] = (worker.heard, now)
-                # An embedded worker that was replaced keeps its name, and so its label.
-                number = worker.name if worker.name.isdigit() else len(self._labels)
-                self._labels.setdefault(address, f"worker-{number}")
-        return self._seen
+            # Where the scheduler is gone, so is the lock; asking for it would take long.
+            if self._link.connected:
+                lock.release()
 
     def _note_peak(self, worker: str, peak: int) -> None:
-        label = self._labels.get(worker, worker)
+        label = self._fleet.label(worker)
         self._peaks[label] = max(peak, self._peaks.get(label, 0))
-
-    def _tell(self, level: str, message: str) -> None:
-        if self._on_event is not None:
-            self._on_event({"event": "log", "level": level, "message": message, "worker": None})
-
-    def _watch(self, future: dask.Future) -> dask.Future:
-        """Have the end of a task end a wait in ``messages``; called on one of Dask's threads."""
-        future.add_done_callback(lambda _: self._inbox.put({"kind": "wake"}))
-        return future
-
-
-class _RankHandle:
-    """A rank's future, seen as a gang sees it."""
-
-    def __init__(self, future: dask.Future) -> None:
-        self._future = future
-
-    def outcome(self) -> Outcome | BaseException | None:
-        """How the rank ended; None while it runs."""
-        if not self._future.done():
-            return None
-        try:
-            outcome: Outcome = self._future.result(timeout=ANSWER_SECONDS)
-        except Exception as error:
-            return dask.explain(error, str(self._future.key))
-        return outcome
-
-    def drop(self) -> None:
-        """Let the scheduler free the task, which the rank notices."""
-        self._future.cancel()
 
 
 def _innermost(function: Any) -> Any:

@@ -29,6 +29,7 @@ from clam_dist.launch import make_executor
 from clam_dist.manifests import write_json
 from clam_dist.models.bundle import Bundle, load_bundle
 from clam_dist.ownership import claim
+from clam_dist.stages import budget
 from clam_dist.stages.assign import label_files
 from clam_dist.stages.context import Context, strictly
 from clam_dist.stages.labels import LabelPlan
@@ -96,6 +97,8 @@ def apply_model(
             peaks = context.close()
         metrics["seconds"] = {"total": time.monotonic() - began}
         metrics["peak_rss_bytes"] = peaks
+        if context.budget is not None:
+            metrics["projected_rss_bytes"] = {context.budget.name: context.budget.peak}
         write_json(held.output / "metrics.json", strictly(metrics))
         held.succeed()
         if not config.work.keep:
@@ -118,6 +121,9 @@ def _label_all(context: Context, bundle: Bundle) -> dict[str, Any]:
     schema = FeatureSchema.from_json(bundle.schema)
     check_features(source, schema)
     context.size = (source.n_rows, schema.width)
+    settings = bundle.settings
+    n_clusters, steps = int(settings["n_clusters"]), int(settings["steps"])
+    budget.announce_labels(context, source, schema, n_clusters, steps)
     folder = context.work / "assign"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -125,7 +131,6 @@ def _label_all(context: Context, bundle: Bundle) -> dict[str, Any]:
     shutil.rmtree(labels, ignore_errors=True)
     save_file(bundle.parameters, folder / "model.safetensors")
     np.save(folder / "queries.npy", np.empty(0, np.int64))
-    settings = bundle.settings
     assignment = Assignment(
         path=str(folder / "model.safetensors"),
         settings={

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from clam_dist.config import Config, Stage
 from clam_dist.data.features import FeatureSchema
@@ -15,6 +15,9 @@ from clam_dist.data.source import Source
 from clam_dist.data.statistics import Scaling, Statistics
 from clam_dist.executor import Event, Executor
 from clam_dist.manifests import stage_digest
+
+if TYPE_CHECKING:
+    from clam_dist.stages.budget import Budget
 
 Result = TypeVar("Result")
 STAGE_NAMES: tuple[Stage, ...] = ("profile", "shards", "train", "assign", "evaluate", "report")
@@ -56,6 +59,7 @@ class Context:
     manifests: dict[str, dict[str, Any]] = field(default_factory=dict)
     _executor: Executor | None = None
     size: tuple[int, int] | None = None
+    budget: Budget | None = None
 
     # -- what earlier stages found ---------------------------------------------------------------
 

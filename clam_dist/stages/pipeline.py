@@ -24,7 +24,7 @@ from clam_dist.launch import make_executor
 from clam_dist.manifests import describe_files, read_manifest, write_json, write_manifest
 from clam_dist.ownership import Claim, claim
 from clam_dist.reporting.markdown import markdown_report
-from clam_dist.stages import assign, evaluate, profile, report, shards, train
+from clam_dist.stages import assign, budget, evaluate, profile, report, shards, train
 from clam_dist.stages.context import STAGE_NAMES, Context, StageResult, strictly
 
 logger = logging.getLogger("clam_dist")
@@ -99,6 +99,8 @@ class Run:
             return StageOutcome(name, manifest, True, seconds)
         context.emit("stage", stage=name, status="started", seconds=0.0)
         began = time.monotonic()
+        if name in ("shards", "train", "assign"):
+            budget.settle(context)
         with disk_errors(str(context.work), only_full=True):
             result = STAGES[name](context)
         seconds = time.monotonic() - began
@@ -127,9 +129,11 @@ class Run:
         record = report.run_record(context)
         seconds = report.stage_seconds(context)
         seconds["total"] = time.monotonic() - self._began
+        projected = context.budget
         metrics = context.data("evaluate")["metrics"] | {
             "seconds": seconds,
             "peak_rss_bytes": context.close(),
+            "projected_rss_bytes": {projected.name: projected.peak} if projected else {},
         }
         with disk_errors(self.output):
             write_json(context.output / "metrics.json", metrics)

@@ -16,6 +16,7 @@ from clam_dist.data.selection import resolve_widths, select_features
 from clam_dist.data.source import BOOLEAN, NUMERIC, Fragment, Source, plan_fragments
 from clam_dist.data.statistics import fit_scaling
 from clam_dist.errors import ConfigError, DataError
+from clam_dist.stages import budget
 from clam_dist.stages.clusters import cluster_choices
 from clam_dist.stages.context import Context, StageResult
 from clam_dist.stages.planning import choose_device
@@ -50,6 +51,7 @@ def run(context: Context) -> StageResult:
         context.emit("log", level="INFO", message=f"not used as features: {listed}")
     _check_clusters(config.model.n_clusters, source.n_rows)
     context.size = (source.n_rows, max(schema.width, 1))
+    budget.announce(context, source, schema)
 
     fragments = fragments_of(source)
     task = partial(

@@ -145,6 +145,7 @@ def run_record(context: Context) -> dict[str, Any]:
                 for f in source.files
             ],
         },
+        "memory": context.budget.to_json() if context.budget else None,
         "versions": {"python": sys.version.split()[0], "clam_dist": __version__}
         | {package: version(package) for package in PACKAGES},
         "machine": {"system": platform.platform()},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +98,7 @@ def make_plan(context: Context, folder: Path) -> TrainPlan:
         statistics=context.statistics,
         scaling=context.scaling,
     )
-    return plan_training(
+    plan = plan_training(
         rows,
         config.model,
         config.train,
@@ -107,6 +108,7 @@ def make_plan(context: Context, folder: Path) -> TrainPlan:
         digest=context.digest("train"),
         warn=context.warn,
     )
+    return replace(plan, buffer_bytes=context.budget.buffer_bytes) if context.budget else plan
 
 
 def training_shards(context: Context) -> list[ShardFile]:

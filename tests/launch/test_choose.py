@@ -26,6 +26,9 @@ class Settings:
     cluster_kwargs: Mapping[str, Any] = field(default_factory=dict)
     wait: float = 5.0
     max_restarts: int = 5
+    collective_interface: str | None = None
+    collective_host: str | None = None
+    collective_port: int = 0
 
 
 @pytest.mark.parametrize(
@@ -53,6 +56,7 @@ def test_kind(settings: Settings, decoded: int, kind: str) -> None:
         (Settings(kind="class"), "cluster.cluster_class is not set"),
         (Settings(kind="local", address="tcp://a:1"), "cluster.kind is local"),
         (Settings(kind="serial", workers=2), "cluster.workers is 2"),
+        (Settings(collective_interface="lo", collective_host="::1"), "are both set"),
     ],
 )
 def test_settings_that_contradict_one_another(settings: Settings, words: str) -> None:
@@ -75,6 +79,24 @@ def test_workers(asked: Any, cores: int, memory: int, shards: int, workers: int)
     assert planned == workers
 
 
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (Settings(workers=4097, address="tcp://a:1"), "4097 is more than 4096"),
+        (Settings(workers=4096, kind="local"), r"4096 processes on \d+ core\(s\) are more than 64"),
+    ],
+)
+def test_a_number_of_workers_that_must_be_a_mistake(settings: Settings, words: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^cluster\.workers: {words}"):
+        make_executor(settings, decoded_bytes=0, n_shards=1)
+
+
+def test_the_most_workers_a_core() -> None:
+    assert plan_workers(128, cores=2, memory_bytes=GIB, n_shards=1) == 128
+    with pytest.raises(ConfigError, match=r"129 processes on 2 core\(s\)"):
+        plan_workers(129, cores=2, memory_bytes=GIB, n_shards=1)
+
+
 def test_memory_limits() -> None:
     assert plan_memory_limit("auto", workers=4, memory_bytes=40 * GIB) == 9 * GIB
     assert plan_memory_limit("auto", workers=4, memory_bytes=GIB) == GIB
@@ -93,9 +115,14 @@ def test_a_small_run_is_serial_and_says_so() -> None:
 @pytest.mark.parametrize(
     ("path", "words"),
     [
-        ("dask_cuda.LocalCUDACluster", r"pip install 'clam-dist\[gpu\]'"),
-        ("no_such_jobqueue.SLURMCluster", "pip install 'no-such-jobqueue'"),
+        ("dask_cuda.LocalCUDACluster", r"pip install dask-cuda$"),
+        ("LocalCUDACluster", r"pip install dask-cuda$"),
+        ("SLURMCluster", r"dask_jobqueue\.SLURMCluster needs .* pip install dask-jobqueue$"),
+        ("KubeCluster", r"pip install dask-kubernetes$"),
+        ("GatewayCluster", r"pip install dask-gateway$"),
+        ("no_such_jobqueue.SLURMCluster", r"pip install no-such-jobqueue$"),
         ("distributed.NoSuchCluster", "there is no class distributed.NoSuchCluster"),
+        ("distributed.no_such_module.Cluster", "there is no class distributed.no_such_module"),
         ("LocalCluster", "write package.module.Class"),
     ],
 )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 import threading
 import time
 import uuid
@@ -12,7 +15,7 @@ import pytest
 import torch
 
 from clam_dist.launch.collectives import GlooCollective, join, open_store
-from clam_dist.launch.seat import PeersLostError, Seat
+from clam_dist.launch.seat import Network, PeersLostError, Seat
 
 
 def run_ranks(
@@ -26,7 +29,7 @@ def run_ranks(
     wanted: Callable[[], bool] = lambda: True,
 ) -> list[Any]:
     """Results or exceptions of ``function`` on ``world`` ranks, of which ``present`` come."""
-    store = open_store("127.0.0.1")
+    store = open_store(Network("127.0.0.1"))
     attempt = uuid.uuid4().hex
     results: list[Any] = [None] * world
 
@@ -36,7 +39,8 @@ def run_ranks(
             rank=rank,
             world_size=world,
             worker=f"worker {rank}",
-            host="127.0.0.1",
+            mark="",
+            network=Network("127.0.0.1"),
             threads=1,
             rendezvous_seconds=rendezvous,
             collective_seconds=collective,
@@ -100,6 +104,7 @@ def test_a_peer_that_hangs_shows_after_the_limit() -> None:
     assert isinstance(first, PeersLostError)
     assert isinstance(second, PeersLostError)
     assert "rank 0 of 2 lost its peers in all_gather: " in str(first)
+    assert str(first).endswith("; rank 1 on worker worker 1 did not come")
 
 
 def test_a_peer_that_leaves_shows_at_once() -> None:
@@ -171,11 +176,63 @@ def test_a_driver_that_gave_up_ends_a_rank_that_works() -> None:
     assert time.monotonic() - began < 20
 
 
+def test_a_driver_that_gave_up_ends_a_rank_that_waits_for_another() -> None:
+    """In the midst of a call with a long limit: its worker is needed for the next attempt."""
+    wanted, over = threading.Event(), threading.Event()
+    wanted.set()
+    ended: dict[int, float] = {}
+
+    def wait(collective: GlooCollective) -> None:
+        collective.all_gather(torch.zeros(1))
+        if collective.rank == 1:
+            time.sleep(0.5)
+            wanted.clear()
+            began = time.monotonic()
+            over.wait(20)
+            ended[1] = time.monotonic() - began
+            return
+        try:
+            collective.barrier()
+        finally:
+            over.set()
+
+    first, _ = run_ranks(2, wait, patient=15.0, wanted=wanted.is_set)
+    assert isinstance(first, PeersLostError)
+    assert "the driver no longer wants this attempt" in str(first)
+    assert ended[1] < 10
+
+
+STOPPED_STORE = """
+import time
+from clam_dist.launch.collectives import open_store
+from clam_dist.launch.seat import Network
+store = open_store(Network("127.0.0.1"))
+print(store.address[1], flush=True)
+time.sleep(120)
+"""
+
+
+def test_a_store_whose_process_is_stopped() -> None:
+    """Torch puts no limit on a question to it."""
+    with subprocess.Popen(
+        [sys.executable, "-c", STOPPED_STORE], stdout=subprocess.PIPE, text=True
+    ) as server:
+        assert server.stdout is not None
+        port = int(server.stdout.readline())
+        server.send_signal(signal.SIGSTOP)
+        seat = Seat("a", 1, 2, "worker 1", "", Network("127.0.0.1"), 1, 1.0, 1.0, 1.0)
+        began = time.monotonic()
+        with pytest.raises(PeersLostError, match=r"worker 1 "):
+            join(seat, ("127.0.0.1", port), send=print, wanted=lambda: True)
+        assert time.monotonic() - began < 15
+        server.kill()
+
+
 def test_a_store_that_nobody_serves() -> None:
-    store = open_store("127.0.0.1")
+    store = open_store(Network("127.0.0.1"))
     address = store.address
     del store
-    seat = Seat("a", 1, 2, "worker 1", "127.0.0.1", 1, 1.0, 1.0, 1.0)
+    seat = Seat("a", 1, 2, "worker 1", "", Network("127.0.0.1"), 1, 1.0, 1.0, 1.0)
     with pytest.raises(PeersLostError, match=rf"worker 1 .* 127\.0\.0\.1:{address[1]}"):
         join(seat, address, send=print, wanted=lambda: True)
 
@@ -183,7 +240,7 @@ def test_a_store_that_nobody_serves() -> None:
 def test_the_store_listens_on_the_given_interface_only() -> None:
     import psutil
 
-    store = open_store("127.0.0.1")
+    store = open_store(Network("127.0.0.1"))
     bound = {
         c.laddr.ip
         for c in psutil.Process().net_connections("tcp")

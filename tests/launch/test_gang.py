@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from clam_dist.errors import DataError, RunError
 from clam_dist.launch.gang import Patience, run_gang
-from clam_dist.launch.seat import Outcome, PeersLostError, Seat
+from clam_dist.launch.seat import Network, Outcome, PeersLostError, Seat
 
 QUICK = Patience(wait=0.2, settle=0.02, grace=0.03, rendezvous=0.2, max_restarts=3)
 
@@ -64,15 +64,17 @@ class PretendPool:
     silent: bool = False
     """Ranks of the first attempt never begin."""
     born: int = 0
+    marks: dict[str, str] = field(default_factory=dict)
+    kept: list[list[tuple[Seat, str]]] = field(default_factory=list)
     attempts: list[str] = field(default_factory=list)
     seats: list[Seat] = field(default_factory=list)
     dropped: list[Seat] = field(default_factory=list)
     renewed: list[str] = field(default_factory=list)
     box: list[dict[str, Any]] = field(default_factory=list)
 
-    def there(self, *, ready: bool = False) -> list[str]:
+    def there(self, *, ready: bool = False) -> dict[str, str]:
         assert ready in (True, False)
-        return list(self.alive)
+        return {worker: self.marks.get(worker, "first") for worker in self.alive}
 
     def start(
         self, seat: Seat, store: tuple[str, int] | None, work: tuple[Any, Any]
@@ -103,21 +105,27 @@ class PretendPool:
         return 99.0 if worker in self.mute else 0.0
 
     def renew(self, worker: str, pid: int | None) -> None:
-        assert pid == (None if self.silent else 100 + worker.count("b"))
+        assert pid in (None, 100 + worker.count("b"))
         self.renewed.append(worker)
         if self.ours:
             self.alive[self.alive.index(worker)] = worker + "+"
 
-    def seat_details(self, worker: str) -> tuple[str, int]:
-        return f"host of {worker}", 3
+    def seat_details(self, worker: str) -> tuple[Network, int]:
+        return Network(f"host of {worker}"), 3
 
     def why_lost(self, worker: str) -> str:
         return f"{worker} was killed by signal 9"
 
+    def keep_logs(self, ends: Sequence[tuple[Seat, str]]) -> str:
+        self.kept.append(list(ends))
+        return ""
 
-def run(pool: PretendPool, ranks: int, patience: Patience = QUICK) -> tuple[Any, ...]:
+
+def run(
+    pool: PretendPool, ranks: int, patience: Patience = QUICK, said: list[str] | None = None
+) -> tuple[Any, ...]:
     events: list[Any] = []
-    said: list[str] = []
+    said = [] if said is None else said
     outcomes = run_gang(
         pool,
         "function",  # type: ignore[arg-type]
@@ -151,7 +159,7 @@ def test_each_rank_sits_on_a_worker_of_its_own() -> None:
     pool = PretendPool(["a", "b", "c"], always("done"))
     values, events, said = run(pool, 3)
     assert [value[:2] for value in values] == [(0, 3), (1, 3), (2, 3)]
-    assert [(s.rank, s.worker, s.host, s.threads) for s in pool.seats] == [
+    assert [(s.rank, s.worker, s.network.host, s.threads) for s in pool.seats] == [
         (rank, name, f"host of {name}", 3) for rank, name in enumerate("abc")
     ]
     assert len(events) == 3
@@ -190,9 +198,11 @@ def test_a_worker_that_comes_back_is_used() -> None:
 @pytest.mark.parametrize("rest", ["peers", "done", "hangs"])
 def test_what_a_function_raises_is_raised_at_once(rest: Fate) -> None:
     pool = PretendPool(["a", "b"], only(0, 1, "raises", rest))
+    said: list[str] = []
     with pytest.raises(DataError, match="bad row in rank 1") as caught:
-        run(pool, 2)
+        run(pool, 2, said=said)
     assert caught.value.__notes__ == ["rank 1 on worker b"]
+    assert said == ["ERROR rank 1 on worker b raised DataError: bad row in rank 1"]
     assert len(pool.attempts) == 1
 
 
@@ -221,6 +231,33 @@ def test_rank_zero_that_never_begins_is_given_up() -> None:
     assert [value[:2] for value in values] == [(0, 1)]
     assert pool.seats[-1].worker == "b"
     assert pool.renewed == ["a"]
+
+
+def test_a_lone_rank_that_never_begins_is_given_up() -> None:
+    """It was waited for without a limit; busy once, its worker may be free the next time."""
+    pool = PretendPool(["a"], only(0, 0, "hangs"), silent=True, ours=False)
+    values, _, said = run(pool, 1)
+    assert [value[:2] for value in values] == [(0, 1)]
+    assert "worker a did not begin within 0 s: it is busy otherwise" in said[0]
+
+
+def test_how_every_rank_of_a_failed_attempt_ended_is_kept() -> None:
+    pool = PretendPool(["a", "b", "c"], only(0, 1, "dies"))
+    run(pool, 3)
+    ((first, second, third),) = pool.kept
+    assert [seat.worker for seat, _ in pool.kept[0]] == ["a", "b", "c"]
+    assert first[1] == "rank 0 on worker a: connection closed"
+    assert second[1] == "worker b was lost (b was killed by signal 9)"
+    assert third[1] == "rank 2 on worker c: connection closed"
+
+
+def test_where_the_logs_lie_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PretendPool, "keep_logs", lambda *_: "logs/attempt-1-*.log")
+    _, _, said = run(PretendPool(["a", "b"], only(0, 1, "dies")), 2)
+    assert "was lost (b was killed by signal 9) (logs: logs/attempt-1-*.log); starting" in said[0]
+    with pytest.raises(DataError) as caught:
+        run(PretendPool(["a", "b"], only(0, 1, "raises")), 2)
+    assert caught.value.__notes__ == ["rank 1 on worker b (logs: logs/attempt-1-*.log)"]
 
 
 def test_a_worker_that_gives_no_sign_of_life_is_replaced() -> None:

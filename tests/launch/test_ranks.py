@@ -10,9 +10,9 @@ import pytest
 
 from clam_dist.errors import DataError, RunError
 from clam_dist.launch.ranks import heard, portable, take_seat
-from clam_dist.launch.seat import PeersLostError, Seat
+from clam_dist.launch.seat import Network, PeersLostError, Seat
 
-SEAT = Seat("attempt", 0, 1, "tcp://w", "127.0.0.1", 2, 1.0, 1.0, 1.0)
+SEAT = Seat("attempt", 0, 1, "tcp://w", "", Network("127.0.0.1"), 2, 1.0, 1.0, 1.0)
 
 
 class Unpicklable(Exception):
@@ -65,10 +65,11 @@ def test_how_a_rank_ended(payload: str, state: str, value: int | None) -> None:
     outcome = take_seat(SEAT, None, work, payload, send=sent.append, wanted=lambda: True)
     assert (outcome.seat, outcome.state, outcome.value) == (SEAT, state, value)
     assert outcome.peak_rss_bytes > 10**7
-    assert [message["kind"] for message in sent] == ["begun", "report"]
+    assert [message["kind"] for message in sent] == ["begun", "report", "ended"]
     assert sent[1] == {
         "kind": "report",
         "attempt": "attempt",
+        "rank": 0,
         "event": '{"event": "epoch", "loss": 0.5}',
     }
 

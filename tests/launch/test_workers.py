@@ -185,6 +185,9 @@ def test_two_runs_at_once_on_one_cluster(cluster: DaskExecutor, tmp_path: Path) 
         cluster_kwargs={},
         wait=60.0,
         max_restarts=0,
+        collective_interface=None,
+        collective_host="127.0.0.0/8",
+        collective_port=0,
     )
     results: dict[str, Any] = {}
 
@@ -282,7 +285,8 @@ def hold_the_interpreter(item):
 if __name__ == "__main__":
     settings = SimpleNamespace(
         kind="local", workers=2, memory_limit="auto", address=None, cluster_class=None,
-        cluster_kwargs={}, wait=60.0, max_restarts=0,
+        cluster_kwargs={}, wait=60.0, max_restarts=0, collective_interface=None,
+        collective_host=None, collective_port=0,
     )
     executor = make_executor(settings, decoded_bytes=0, n_shards=1, work_folder=sys.argv[1])
     nannies = executor._link.cluster.workers.values()

@@ -219,8 +219,9 @@ def _check_axes(x: Any) -> None:
 def _from_masked(x: np.ma.MaskedArray) -> np.ndarray:
     """A masked array's values as floats, nan where masked."""
     kind = x.dtype if np.issubdtype(x.dtype, np.floating) else np.float64
-    filled: np.ndarray = x.astype(kind).filled(np.nan)
-    return filled
+    values: np.ndarray = np.array(np.ma.getdata(x), dtype=kind)
+    values[np.ma.getmaskarray(x)] = np.nan
+    return values
 
 
 def _from_torch(x: Any) -> np.ndarray:

@@ -115,8 +115,8 @@ class Link:
         """
         try:
             told = self.client.scheduler_info(n_workers=-1)["workers"]
-        except (*_LOST, KeyError) as error:
-            raise scheduler_lost(error) from error
+        except (*_LOST, KeyError) as error:  # of a lost one, nothing at all is known
+            raise scheduler_lost(ConnectionError()) from error
         found = {
             address: WorkerInfo(
                 name=str(worker["name"]),

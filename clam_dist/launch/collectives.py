@@ -308,7 +308,7 @@ def join(
         ``seat.rendezvous_seconds``, or the connections failed.
     """
     try:
-        limit = 2 * seat.collective_seconds
+        limit = seat.collective_seconds + CONNECT_SECONDS
         keys = bounded(lambda: _enter(seat, store), seat, limit, wanted)
         # All have come before anyone connects: gloo's own wait would count against a short limit.
         count_in(keys, "here", seat, seat.rendezvous_seconds, wanted)

@@ -224,7 +224,7 @@ def test_a_store_whose_process_is_stopped() -> None:
         began = time.monotonic()
         with pytest.raises(PeersLostError, match=r"worker 1 "):
             join(seat, ("127.0.0.1", port), send=print, wanted=lambda: True)
-        assert time.monotonic() - began < 15
+        assert time.monotonic() - began < 30
         server.kill()
 
 

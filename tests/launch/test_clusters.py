@@ -41,7 +41,7 @@ class SmallCluster(LocalCluster):
             n_workers=0,
             threads_per_worker=1,
             processes=False,
-            dashboard_address=None,
+            dashboard_address=":0",
             **options,
         )
 

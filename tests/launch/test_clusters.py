@@ -84,7 +84,7 @@ class TwoCluster(LocalCluster):
 
     def __init__(self, memory):
         super().__init__(n_workers=0, threads_per_worker=1, memory_limit=memory,
-                         dashboard_address=None)
+                         dashboard_address=":0")
 '''
 
 

@@ -27,6 +27,7 @@ def test_bundled_sets_reach_k_means():
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.skipif(not DATA.is_dir(), reason="the shared data sets are not here")
 def test_further_sets_reach_k_means():
     names = "zoo,ecoli,movement_libras,segment,digits"

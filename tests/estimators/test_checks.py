@@ -22,6 +22,7 @@ def test_check(estimator: ClAM, check: Any) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.timeout(1200)
 def test_all_checks_with_the_defaults() -> None:
     found = check_estimator(ClAM(), on_skip=None)

@@ -9,6 +9,7 @@ import pytest
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_benchmark_runs_tiny():
     script = Path(__file__).parent / "n_clusters.py"
     command = [sys.executable, str(script), "--seeds", "1", "--groups", "3,5", "--json"]

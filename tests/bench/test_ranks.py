@@ -9,6 +9,7 @@ import pytest
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.timeout(900)
 def test_the_bench_runs_tiny(tmp_path):
     script = Path(__file__).parent / "ranks.py"

@@ -9,6 +9,7 @@ import pytest
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.timeout(900)
 def test_the_trials_run_tiny(tmp_path):
     script = Path(__file__).parent / "survival.py"

@@ -9,6 +9,7 @@ import pytest
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_benchmark_runs_tiny(tmp_path):
     script = Path(__file__).parent / "training.py"
     command = [sys.executable, str(script), "--rows", "4000", "--json", "--folder", str(tmp_path)]

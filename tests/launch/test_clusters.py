@@ -117,6 +117,7 @@ def run_config(folder: Path, cluster: dict[str, Any], **environment: str) -> Any
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_whole_run_on_a_cluster_class(tmp_path: Path) -> None:
     (tmp_path / "two_cluster.py").write_text(PACKAGE)
     cluster = {
@@ -226,6 +227,7 @@ def by_hand_workers(cluster: HandCluster) -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_late_worker_that_is_not_fit_is_not_used(by_hand: HandCluster, tmp_path: Path) -> None:
     """It runs other software: it is named once, and the run goes on without it."""
     said: list[Any] = []
@@ -272,6 +274,7 @@ def square(item: int) -> int:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_worker_of_someone_else_that_is_stopped_in_a_map(tmp_path: Path) -> None:
     """Dask itself would give its tasks to others after five minutes."""
     said: list[Any] = []
@@ -295,6 +298,7 @@ def test_a_worker_of_someone_else_that_is_stopped_in_a_map(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_scheduler_that_is_lost(tmp_path: Path) -> None:
     """One clear error from whatever is called, and an end of the executor that hides nothing."""
     with hand_cluster(tmp_path, 1) as cluster:
@@ -415,6 +419,7 @@ def certificates(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_cluster_with_tls(tmp_path: Path) -> None:
     files = certificates(tmp_path)
     options = ["--tls-ca-file", files["ca"], "--tls-cert", files["cert"], "--tls-key", files["key"]]

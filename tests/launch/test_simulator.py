@@ -51,6 +51,7 @@ def test_schedules() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.timeout(900)
 def test_many_more_schedules() -> None:
     run_seeds(range(250, 5250))

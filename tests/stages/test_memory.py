@@ -374,6 +374,7 @@ def test_the_smallest_buffers_are_tried_before_a_refusal(monkeypatch, tmp_path, 
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(not os.path.exists("/proc/self/clear_refs"), reason="needs Linux's /proc")
 @pytest.mark.parametrize("case", ["300000x14", "150000x128"])

@@ -5,10 +5,28 @@ Letters as in :mod:`clam_dist.models.dynamics`; ``h`` hidden columns, ``n = grou
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
+from clam_dist.models.sums import blocks
 from clam_dist.models.workspace import Workspace
+
+
+def group_blocks(rows: int, group_rows: int, most_rows: int) -> Iterator[tuple[slice, slice]]:
+    """Blocks of rows with their groups: whole groups of ``group_rows``, then the short last one.
+
+    Yields
+    ------
+    rows, groups : slice
+        Of at most ``most_rows`` rows, and at least one group.
+    """
+    whole = rows // group_rows
+    for groups in blocks(whole, max(1, most_rows // group_rows)):
+        yield slice(groups.start * group_rows, groups.stop * group_rows), groups
+    if whole * group_rows < rows:
+        yield slice(whole * group_rows, rows), slice(whole, whole + 1)
 
 
 def hidden_part(x: Tensor, hidden: Tensor, space: Workspace) -> Tensor:

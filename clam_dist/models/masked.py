@@ -17,14 +17,13 @@ from torch import Tensor
 
 from clam_dist.models.couplings import couple
 from clam_dist.models.dynamics import ascend, descend
-from clam_dist.models.groups import Columns, by_group, by_member, hidden_part
+from clam_dist.models.groups import Columns, by_group, by_member, group_blocks, hidden_part
 from clam_dist.models.products import Precision
 from clam_dist.models.sums import (
     SPACE,
     Prototypes,
     Sums,
     block_rows,
-    blocks,
     scored_entries,
     weighted_squares,
 )
@@ -74,15 +73,9 @@ def masked_sums(
     """
     held = Prototypes(prototypes, beta, log_epsilon, precision)
     work = _Masked(held, alpha, steps, value.to(x.dtype))
-    whole = len(x) // group_rows
-    at_once = max(1, block_rows(held.members * held.count, held.width) // group_rows)
-    for groups in blocks(whole, at_once):
-        rows = slice(groups.start * group_rows, groups.stop * group_rows)
+    most = block_rows(held.members * held.count, held.width)
+    for rows, groups in group_blocks(len(x), group_rows, most):
         work.add(x[rows], None if weight is None else weight[rows].to(x.dtype), hidden[groups])
-    if whole * group_rows < len(x):
-        rows = slice(whole * group_rows, len(x))
-        last = hidden[whole : whole + 1]
-        work.add(x[rows], None if weight is None else weight[rows].to(x.dtype), last)
     return work.finish()
 
 

@@ -18,7 +18,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from clam_dist.models.groups import Columns, by_group, by_member, hidden_part, shown_part
+from clam_dist.models.groups import (
+    Columns,
+    by_group,
+    by_member,
+    group_blocks,
+    hidden_part,
+    shown_part,
+)
 from clam_dist.models.products import Precision, add_product, lower
 from clam_dist.models.sphere import Gram, Orbit, orbit, retrace
 from clam_dist.models.sums import (
@@ -106,15 +113,7 @@ def spherical_masked_sums(
         As in :func:`spherical_unmasked_sums`, as is the result.
     """
     work = _Spherical(prototypes, beta, alpha, steps, log_epsilon, precision)
-    whole = len(x) // group_rows
-    at_once = max(1, work.block_rows // group_rows)
-    parts = [
-        (slice(part.start * group_rows, part.stop * group_rows), part)
-        for part in blocks(whole, at_once)
-    ]
-    if whole * group_rows < len(x):
-        parts.append((slice(whole * group_rows, len(x)), slice(whole, whole + 1)))
-    for rows, groups in parts:
+    for rows, groups in group_blocks(len(x), group_rows, work.block_rows):
         part = None if weight is None else weight[rows].to(x.dtype)
         work.add_groups(x[rows], part, hidden[groups])
     return work.finish()

@@ -93,23 +93,7 @@ def fit_parts(
         Take what the user should know, and the training's progress.
     """
     with TemporaryDirectory(prefix="clam_dist-", dir=folder) as place:
-        written = write_rows(
-            parts,
-            place,
-            scaling=scaling,
-            sample_rows=sample_rows(width),
-            weighted=weighted,
-            seed=seed,
-        )
-        rows = TrainingRows(
-            folder=place,
-            shards=written.shards,
-            sample_rows=written.sample_rows,
-            weighted=weighted,
-            has_missing=written.has_missing,
-            statistics=written.statistics,
-            scaling=written.scaling,
-        )
+        rows = lay_down(parts, width, place, scaling=scaling, weighted=weighted, seed=seed)
         executor = SerialExecutor(threads)
         target = Path(place, "train")
         target.mkdir()
@@ -136,9 +120,35 @@ def fit_parts(
         winner=result["winner"],
         result=result,
         sums=sums,
+        statistics=rows.statistics,
+        scaling=rows.scaling,
+        device=plan.device,
+    )
+
+
+def lay_down(
+    parts: Parts, width: int, folder: str, *, scaling: str, weighted: bool, seed: int
+) -> TrainingRows:
+    """Scale rows and write them to ``folder`` as training reads them.
+
+    Parameters are those of :func:`fit_parts`.
+    """
+    written = write_rows(
+        parts,
+        folder,
+        scaling=scaling,
+        sample_rows=sample_rows(width),
+        weighted=weighted,
+        seed=seed,
+    )
+    return TrainingRows(
+        folder=folder,
+        shards=written.shards,
+        sample_rows=written.sample_rows,
+        weighted=weighted,
+        has_missing=written.has_missing,
         statistics=written.statistics,
         scaling=written.scaling,
-        device=plan.device,
     )
 
 

@@ -59,8 +59,11 @@ def compute_starts(
     weight = np.load(Path(shards_folder) / "sample.w.npy") if weighted else None
     count = kmeans_tries(x.size * n_clusters, few)
     tries, n_distinct = starts(x, weight, n_clusters, count, "kmeans", seed)
-    inertias = [inertia_a_row(x, weight, prototypes) for prototypes in tries]
-    labels, scores = _scored_tries(x, weight, tries, inertias, seed)
+    rows = fill_missing(x)
+    nearest = [_nearest(rows, prototypes) for prototypes in tries]
+    labels = np.stack([labels for labels, _ in nearest])
+    inertias = [float(np.average(squared, weights=weight)) for _, squared in nearest]
+    scores = _scores(rows, weight, labels, inertias, n_clusters, seed)
     least = int(np.argmin(inertias))
     first = [least, _best_try(scores, least)]
     drawn = []
@@ -68,6 +71,8 @@ def compute_starts(
         kind = STARTS[restart % len(STARTS)]
         if restart < len(first):
             drawn.append(tries[first[restart]])
+        elif kind == "kmeans" and restart < len(tries):
+            drawn.append(tries[restart])
         else:
             # A seed of its own for each restart: those of one kind must differ.
             drawn.append(starts(x, weight, n_clusters, restart + 1, kind, seed)[0][restart])
@@ -81,21 +86,20 @@ def compute_starts(
     return Starts(str(path), max(inertias[least], SMALLEST_INERTIA), n_distinct, baseline)
 
 
-def _scored_tries(
-    x: np.ndarray,
+def _scores(
+    rows: np.ndarray,
     weight: np.ndarray | None,
-    tries: np.ndarray,
+    labels: np.ndarray,
     inertias: Sequence[float],
+    n_clusters: int,
     seed: int,
-) -> tuple[dict[int, np.ndarray], dict[int, tuple[float, float]]]:
-    """Labels ``(m,)`` and silhouette with its error of the runs of nearly the least inertia."""
+) -> dict[int, tuple[float, float]]:
+    """Silhouette with its error of the runs of nearly the least inertia; ``labels`` ``(n, m)``."""
     most = NEAR_BEST * min(inertias)
     near = [i for i, inertia in enumerate(inertias) if inertia <= most]
-    rows = fill_missing(x)
-    labels = np.stack([_nearest(rows, tries[i])[0] for i in near])
-    clusters = [tries.shape[1]] * len(near)
-    scores = score_labelings(rows, labels, clusters, weight, seed, rung_queries(len(near)))
-    return dict(zip(near, labels, strict=True)), dict(zip(near, scores, strict=True))
+    clusters = [n_clusters] * len(near)
+    found = score_labelings(rows, labels[near], clusters, weight, seed, rung_queries(len(near)))
+    return dict(zip(near, found, strict=True))
 
 
 def _best_try(scores: Mapping[int, tuple[float, float]], least: int) -> int:
@@ -107,15 +111,6 @@ def _best_try(scores: Mapping[int, tuple[float, float]], least: int) -> int:
     if not others:
         return least
     return max(others, key=lambda i: (others[i] if others[i] == others[i] else -2.0, -i))
-
-
-def inertia_a_row(x: np.ndarray, weight: np.ndarray | None, prototypes: np.ndarray) -> float:
-    """Weighted mean squared distance of rows ``(m, d)`` to the nearest of ``(k, d)`` prototypes.
-
-    In scaled units squared; missing values count as the column's mean.
-    """
-    squared = _nearest(fill_missing(x), prototypes)[1]
-    return float(np.average(squared, weights=weight))
 
 
 def _nearest(rows: np.ndarray, prototypes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -42,15 +42,14 @@ from sklearn import datasets
 from sklearn.cluster import AgglomerativeClustering, KMeans, SpectralClustering
 
 from clam_dist.config import ModelConfig, TrainConfig
-from clam_dist.data.arrays import write_rows
 from clam_dist.data.statistics import Scaling
 from clam_dist.evaluation import ari, nmi, silhouette_sampled
 from clam_dist.evaluation.labelings import score_labelings
 from clam_dist.launch.serial import SerialExecutor
 from clam_dist.models.factory import build_model
 from clam_dist.models.seeding import starts
-from clam_dist.stages.planning import TrainingRows, plan_training
-from clam_dist.stages.shards import sample_rows
+from clam_dist.stages.fitting import lay_down
+from clam_dist.stages.planning import plan_training
 from clam_dist.train.loop import train_rank
 from clam_dist.train.plan import Segment, TrainPlan
 from clam_dist.train.selection import is_full
@@ -415,22 +414,8 @@ def _train(
     )
     train = TrainConfig(learning_rate=budget.learning_rates, restarts=budget.restarts, device="cpu")
     with TemporaryDirectory(prefix="clam_dist-") as place:
-        written = write_rows(
-            lambda: [(data.x, None)],
-            place,
-            scaling="standard",
-            sample_rows=sample_rows(width),
-            weighted=False,
-            seed=0,
-        )
-        rows = TrainingRows(
-            folder=place,
-            shards=written.shards,
-            sample_rows=written.sample_rows,
-            weighted=False,
-            has_missing=written.has_missing,
-            statistics=written.statistics,
-            scaling=written.scaling,
+        rows = lay_down(
+            lambda: [(data.x, None)], width, place, scaling="standard", weighted=False, seed=0
         )
         executor = SerialExecutor(threads)
         target = Path(place, "train")
@@ -446,7 +431,7 @@ def _train(
         )
         plan = replace(plan, build_model=recorder.build_model, score=recorder.score)
         executor.gang(train_rank, plan)
-    return recorder, written.scaling
+    return recorder, rows.scaling
 
 
 # The table

@@ -63,8 +63,6 @@ _NOT_IN_DIGEST = ("cluster", "work", "output", "name")
 _NOT_YET: dict[str, dict[str | bool, str]] = {
     "source.format": {"zarr": "parquet", "netcdf": "parquet"},
     "prepare.scaling": {"robust": "standard or minmax"},
-    "model.kind": {"dclam": "clam", "tdcm": "clam", "kmeans": "clam"},
-    "model.geometry": {"spherical": "euclidean"},
 }
 
 # Which keys each stage depends on, beyond what its upstream manifests carry already.
@@ -237,7 +235,7 @@ def _cross_checks(values: Mapping[str, Any]) -> list[tuple[str, str]]:
     problems += [
         ("source.keep", f"{column!r} is a column that labels/ adds itself; rename or leave it out")
         for column in keep
-        if column in RESULT_COLUMNS
+        if column in (*RESULT_COLUMNS, *_listed(_look_up(values, "evaluate.columns")))
     ]
     features = _listed(_look_up(values, "source.features"))
     for other in ("exclude", "label", "weight"):

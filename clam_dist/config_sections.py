@@ -7,7 +7,9 @@ needs the value, from rows, features, clusters and seed alone where it can chang
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
+from collections.abc import Callable
+from difflib import get_close_matches
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -18,6 +20,7 @@ from clam_dist.config_values import (
     byte_size,
     column_names,
     number,
+    shown,
     text,
 )
 
@@ -37,6 +40,7 @@ AutoPositives = Annotated[
     float | tuple[float, ...] | Literal["auto"],
     number(least=1e-30, most=1e30, words=(AUTO,), sweep=True),
 ]
+AutoPositive = Annotated[float | Literal["auto"], number(above=0, words=(AUTO,))]
 Fractions = Annotated[float | tuple[float, ...], number(above=0, below=1, sweep=True)]
 AutoBytes = Annotated[int | Literal["auto"], byte_size()]
 
@@ -49,6 +53,41 @@ def folder(value: Any) -> str:
     if re.match("[a-z][a-z0-9+.-]*://", path, re.IGNORECASE):
         raise ValueError(f"{path} is not a local or shared folder; only a source may be elsewhere")
     return path
+
+
+MODEL_KINDS = ["clam", "dclam", "tdcm", "kmeans", "minibatch_kmeans", "spherical_kmeans"]
+"""Each has its builder in :mod:`clam_dist.models.factory`."""
+
+
+def one_of(choices: list[str]) -> Callable[[Any], str]:
+    """A check for one of several words, looked up when a value comes."""
+
+    def check(value: Any) -> str:
+        if not isinstance(value, str) or value not in choices:
+            near = get_close_matches(value, choices, 1) if isinstance(value, str) else []
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise ValueError(f"expected one of {', '.join(choices)}; got {shown(value)}{hint}")
+        return value
+
+    return check
+
+
+def shape_of_image(value: Any) -> tuple[int, ...] | None:
+    """``[channels, height, width]``, or null."""
+    if value is None:
+        return None
+    sizes = value if isinstance(value, (list, tuple)) else ()
+    if len(sizes) != 3 or not all(isinstance(n, int) and n > 0 for n in sizes):
+        raise ValueError(f"expected [channels, height, width] or null; got {shown(value)}")
+    return tuple(sizes)
+
+
+def described_network(value: Any) -> dict[str, Any]:
+    """A network's description; its kind alone where the rest is left to its defaults."""
+    described = {"kind": value} if isinstance(value, str) else value
+    if not isinstance(described, dict) or not isinstance(described.get("kind", ""), str):
+        raise ValueError(f"expected a kind of network, or keys and values; got {shown(value)}")
+    return {"kind": "dense"} | described
 
 
 def run_name(value: Any) -> str:
@@ -95,10 +134,12 @@ class PrepareConfig(Section):
 class ModelConfig(Section):
     """The model; ``beta`` is in 1/length² of scaled features. Lists make a sweep.
 
-    ``group_rows`` rows share the features hidden from them; 1 draws them for every row.
+    ``group_rows`` rows share the features hidden from them; 1 draws them for every row. ``huber``
+    and ``noise`` are in scaled units. From ``image_shape`` on: rows as images ``[channels, height,
+    width]``, and what DClAM and TDCM alone have, an autoencoder and TDCM's attention blocks.
     """
 
-    kind: Literal["clam", "dclam", "tdcm", "kmeans"] = "clam"
+    kind: Annotated[str, Check(one_of(MODEL_KINDS))] = "clam"
     n_clusters: AutoClusters
     beta: AutoPositives = "auto"
     steps: Counts = 10
@@ -106,13 +147,31 @@ class ModelConfig(Section):
     mask_rate: Fractions = 0.15
     mask_value: Literal["mean", "min", "max"] = "mean"
     group_rows: Count = 64
-    objective: Literal["auto", "masked", "unmasked"] = "auto"
+    objective: Literal["auto", "masked", "unmasked", "noise"] = "auto"
+    noise: Annotated[float, number(above=0)] = 0.3
+    loss: Literal["squared", "huber", "manhattan"] = "squared"
+    huber: Annotated[float, number(above=0)] = 1.0
+    metric: Literal["none", "diagonal", "full"] = "none"
     weighted: bool = False
     geometry: Literal["euclidean", "spherical"] = "euclidean"
+    image_shape: Annotated[tuple[int, ...] | None, Check(shape_of_image)] = None
+    network: Annotated[dict[str, Any], Check(described_network)] = Field(
+        default_factory=lambda: {"kind": "dense"}
+    )
+    latent: AutoCount = "auto"
+    pretrain_epochs: Annotated[
+        int | Literal["auto"], number(whole=True, least=0, words=(AUTO,))
+    ] = "auto"
+    blocks: Count = 3
+    score: Literal["identity", "softplus", "log1p"] = "identity"
+    balance: Annotated[float, number(least=0)] = 1.0
+    reconstruction: Annotated[float, number(least=0)] = 1.0
 
 
 class TrainConfig(Section):
     """How the model is trained; ``rows`` trains on a seeded sample of that many rows.
+
+    ``encoder_rate`` and ``decoder_rate`` are the networks' first step lengths.
 
     ``precision`` is that of the two large products of a step; the rest is float32 and float64.
     """
@@ -120,6 +179,8 @@ class TrainConfig(Section):
     epochs: AutoCount = "auto"
     batch_rows: AutoCount = "auto"
     learning_rate: AutoPositives = "auto"
+    encoder_rate: AutoPositive = "auto"
+    decoder_rate: AutoPositive = "auto"
     restarts: Count = 4
     select: Literal["silhouette", "loss"] = "silhouette"
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -127,13 +188,29 @@ class TrainConfig(Section):
     rows: AutoCount = "auto"
 
 
+Extra = Literal["entropy", "energy", "memberships", "latent", "reconstruction"]
+
+
+def extra_columns(value: Any) -> tuple[str, ...]:
+    """Names of columns that labels can have on request."""
+    names = [value] if isinstance(value, str) else list(value or ())
+    for name in names:
+        if name not in get_args(Extra):
+            raise ValueError(f"expected any of {', '.join(get_args(Extra))}; got {shown(name)}")
+    return tuple(dict.fromkeys(names))
+
+
 class EvaluateConfig(Section):
-    """How many rows the silhouette is sampled at, and against how many references a cluster."""
+    """How many rows the silhouette is sampled at, and against how many references a cluster.
+
+    ``columns`` are what ``labels/`` holds of every row beside its cluster.
+    """
 
     silhouette_rows: Annotated[int, number(whole=True, least=2)] = 10000
     references: Annotated[
         int | Literal["auto", "all"], number(whole=True, least=2, words=(AUTO, "all"))
     ] = "auto"
+    columns: Annotated[tuple[Extra, ...], Check(extra_columns)] = ()
 
 
 class ClusterConfig(Section):

@@ -6,7 +6,7 @@ Implemented in ``clam_dist.launch``. The serial executor is the reference; every
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 if TYPE_CHECKING:
     import torch
@@ -23,6 +23,8 @@ class Collective(Protocol):
     world_size: int
     threads: int
     """Compute threads this rank may use side by side, each at one intra-op thread."""
+    device: str
+    """Where this rank may compute: ``cpu``, or the GPU given to it (``cuda`` or ``cuda:N``)."""
 
     def all_gather(self, tensor: torch.Tensor) -> torch.Tensor:
         """Stack every rank's ``tensor`` (same shape and dtype everywhere) in rank order.
@@ -54,6 +56,11 @@ class Executor(Protocol):
     workers: int
     """Processes that work side by side; 1 for the serial executor."""
 
+    @property
+    def device(self) -> Literal["cuda", "cpu"]:
+        """``cuda`` where every process that may be given a rank sees a GPU."""
+        ...
+
     def map(
         self,
         function: Callable[[Item], Result],
@@ -80,7 +87,9 @@ class Executor(Protocol):
     ) -> list[Result]:
         """Run ``function(collective, payload)`` once on each of ``world_size`` ranks at most.
 
-        Returns the results in rank order. ``function`` is module-level; it must begin from the
+        Fewer where fewer workers are there; ``world_size`` may be more than ``workers``, for
+        workers that join later. Returns the results in rank order: so many ranks there were in
+        the end. ``function`` is module-level; it must begin from the
         last published checkpoint, for a gang that lost a rank is launched again as a whole, on
         whoever is there then. A reported event ``{"event": "checkpoint", …}`` says that what came
         before it is kept once ``on_event`` has returned: there a gang may be launched again with

@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
+import torch
+from torch import Tensor
 
 from clam_dist.data.features import FeatureSchema, encode
-from clam_dist.errors import DataError
-from clam_dist.models.bundle import Bundle, load_bundle
+from clam_dist.errors import ConfigError, DataError
+from clam_dist.models.base import Parameters
+from clam_dist.models.bundle import PREDICT_ROWS, Bundle, load_bundle
+from clam_dist.models.rows import to_tensors
+
+
+@runtime_checkable
+class Graded(Protocol):
+    """A model that gives shares of a row to several clusters."""
+
+    def memberships(
+        self, parameters: Parameters, beta: float, x: Tensor, observed: Tensor | None
+    ) -> Tensor:
+        """``(B,k)``, each row of sum 1."""
+        ...
 
 
 class LoadedModel:
@@ -48,9 +64,9 @@ class LoadedModel:
         Returns
         -------
         labels : ndarray (n,) int32
-            0 … k-1, or -1 where every feature is missing.
+            0 … k-1, or -1 where every feature is missing, and where the model finds no cluster.
         distances : ndarray (n,) float32
-            To the label's prototype over the features seen, in scaled units; nan where -1.
+            To the label's prototype, in the space of :meth:`transform`; nan where -1.
 
         Raises
         ------
@@ -59,7 +75,81 @@ class LoadedModel:
         ConfigError
             An array has another number of features.
         """
-        return self.bundle.predict(self.encode(rows) if _is_table(rows) else np.asarray(rows))
+        return self.bundle.predict(self._rows(rows))
+
+    def transform(self, rows: Any) -> np.ndarray:
+        """Rows in the space that prototypes live in and silhouettes are measured in.
+
+        Parameters
+        ----------
+        rows
+            As in :meth:`predict`, and the same errors.
+
+        Returns
+        -------
+        ndarray (n, m) float32
+            Rows in scaled units, their directions, or latents, as the model has it; nan where
+            nothing is known.
+        """
+        model, parameters = self.bundle.model(), self.bundle.parameters
+
+        def represented(x: Tensor, observed: Tensor | None) -> Tensor:
+            z, seen = model.represent(parameters, x, observed)
+            return z if seen is None else torch.where(seen, z, torch.nan)
+
+        return self._by_blocks(rows, represented)
+
+    def predict_proba(self, rows: Any) -> np.ndarray:
+        """How much of each row belongs to each cluster.
+
+        Parameters
+        ----------
+        rows
+            As in :meth:`predict`, and the same errors.
+
+        Returns
+        -------
+        ndarray (n, k) float32
+            Each row's sum is 1; nan where every feature is missing.
+
+        Raises
+        ------
+        ConfigError
+            The model has no memberships.
+        """
+        model, parameters = self.bundle.model(), self.bundle.parameters
+        if not isinstance(model, Graded):
+            raise ConfigError(
+                f"predict_proba: a {self.bundle.settings['kind']} model gives each row to one "
+                "cluster alone; use predict"
+            )
+        beta = float(self.bundle.settings["beta"])
+
+        def shares(x: Tensor, observed: Tensor | None) -> Tensor:
+            found = model.memberships(parameters, beta, x, observed)
+            return found if observed is None else found.where(observed.any(1)[:, None], torch.nan)
+
+        return self._by_blocks(rows, shares)
+
+    def _rows(self, rows: Any) -> np.ndarray:
+        """Encoded features ``(n, d)`` in original units."""
+        return self.encode(rows) if _is_table(rows) else np.asarray(rows)
+
+    def _by_blocks(
+        self, rows: Any, function: Callable[[Tensor, Tensor | None], Tensor]
+    ) -> np.ndarray:
+        """A function of scaled rows and of what is seen of them, a bounded number at a time."""
+        x = self._rows(rows)
+        if x.ndim != 2 or x.shape[1] != self.bundle.n_features:
+            raise ConfigError(
+                f"rows of shape {x.shape} do not fit the model, which has "
+                f"{self.bundle.n_features} features: give an array (n, {self.bundle.n_features})"
+            )
+        parts = [
+            function(*to_tensors(self.bundle.scale_rows(x[first : first + PREDICT_ROWS])))
+            for first in range(0, max(len(x), 1), PREDICT_ROWS)
+        ]
+        return torch.cat(parts).numpy()
 
     def encode(self, table: Any) -> np.ndarray:
         """A table's rows as encoded features ``(n, d)`` float64 in original units."""

@@ -21,7 +21,7 @@ LABEL_FIELDS = (
 )
 
 
-def labels_schema(kept: pa.Schema) -> pa.Schema:
+def labels_schema(kept: pa.Schema, added: Sequence[pa.Field] = ()) -> pa.Schema:
     """Schema of a labels file: the kept columns, types and field metadata as they are, and labels.
 
     Metadata of the whole schema is not taken over: what pandas writes there tells of columns that
@@ -31,8 +31,10 @@ def labels_schema(kept: pa.Schema) -> pa.Schema:
     ----------
     kept : pyarrow.Schema
         Of the kept columns; may be empty. None is called as a label column is.
+    added : sequence of pyarrow.Field
+        Further columns of labels, after the others.
     """
-    return pa.schema([*kept, *LABEL_FIELDS])
+    return pa.schema([*kept, *LABEL_FIELDS, *added])
 
 
 class LabelsWriter:
@@ -50,6 +52,8 @@ class LabelsWriter:
         Of the kept columns; may be empty.
     row_groups : sequence of int
         Rows of each row group, in order; 0 is allowed.
+    added : sequence of pyarrow.Field
+        Further columns of labels, each float32 or a fixed-size list of float32.
 
     Raises
     ------
@@ -57,10 +61,17 @@ class LabelsWriter:
         From any method: the disk is full, or the folder cannot be written to.
     """
 
-    def __init__(self, path: str, kept: pa.Schema, row_groups: Sequence[int]) -> None:
+    def __init__(
+        self,
+        path: str,
+        kept: pa.Schema,
+        row_groups: Sequence[int],
+        added: Sequence[pa.Field] = (),
+    ) -> None:
         self.path = path
         self._kept = kept
-        self._schema = labels_schema(kept)
+        self._added = tuple(added)
+        self._schema = labels_schema(kept, added)
         self._row_groups = tuple(row_groups)
         self._done = 0  # row groups written
         self._held: list[pa.RecordBatch] = []
@@ -76,6 +87,7 @@ class LabelsWriter:
         cluster: np.ndarray,
         distance: np.ndarray,
         silhouette: np.ndarray | None = None,
+        added: Sequence[np.ndarray] = (),
     ) -> None:
         """Add the next rows.
 
@@ -89,6 +101,8 @@ class LabelsWriter:
             In scaled units; NaN is null.
         silhouette : ndarray of float, shape (n,), optional
             NaN, or None for all, is null.
+        added : sequence of ndarray of float, each (n,) or (n, length of the list)
+            Values of the further columns, in order; NaN is null.
         """
         n = len(cluster)
         columns = [kept.column(name) for name in self._kept.names]
@@ -101,6 +115,8 @@ class LabelsWriter:
         for values in (distance, silhouette):
             values = np.asarray(values, np.float32)
             columns.append(pa.array(values, mask=unlabelled | np.isnan(values)))
+        for field, values in zip(self._added, added, strict=True):
+            columns.append(_masked(np.asarray(values, np.float32), field.type, unlabelled))
         batch = pa.RecordBatch.from_arrays(columns, schema=self._schema)
         start = 0
         while start < n:
@@ -160,6 +176,15 @@ class LabelsWriter:
             self._held, self._held_rows = [], 0
             self._done += 1
             self._writer.write_row_group(table)
+
+
+def _masked(values: np.ndarray, kind: pa.DataType, unlabelled: np.ndarray) -> pa.Array:
+    """Values ``(n,)``, or lists ``(n, length)``, null where unlabelled and where NaN."""
+    if not pa.types.is_fixed_size_list(kind):
+        return pa.array(values, kind, mask=unlabelled | np.isnan(values))
+    flat = values.reshape(-1)
+    items = pa.array(flat, kind.value_type, mask=np.isnan(flat))
+    return pa.FixedSizeListArray.from_arrays(items, type=kind, mask=pa.array(unlabelled))
 
 
 def merge_parts(parts: Sequence[str], target: str) -> int:

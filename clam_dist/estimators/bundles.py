@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -13,9 +12,7 @@ from clam_dist.data.features import Feature, FeatureSchema
 from clam_dist.data.source import NUMERIC
 from clam_dist.estimators.trained import Trained
 from clam_dist.evaluation.scores import AssignSums
-from clam_dist.models.bundle import save_bundle
-
-SETTINGS = ("n_clusters", "steps", "objective", "mask_rate", "beta")
+from clam_dist.models.bundle import bundle_settings, save_bundle
 
 
 def save_trained(
@@ -25,7 +22,7 @@ def save_trained(
     width = len(trained.statistics.mean)
     columns = [f"x{number}" for number in range(width)] if names is None else list(names)
     schema = FeatureSchema(tuple(Feature(name, NUMERIC, "double", 1) for name in columns))
-    known: dict[str, Any] = {name: trained.member[name] for name in SETTINGS}
+    known = bundle_settings(trained.settings, trained.member)
     mean = np.where(trained.statistics.count > 0, trained.statistics.mean, np.nan)
     save_bundle(
         path,
@@ -33,8 +30,6 @@ def save_trained(
         mask_value=np.asarray(trained.settings["mask_value"], dtype=np.float32),
         settings=known
         | {
-            "kind": trained.settings["kind"],
-            "step_size": trained.settings["step_size"],
             "missing": "mask",
             "fill": [None if value != value else float(value) for value in mean],
             "version": __version__,

@@ -12,12 +12,13 @@ from clam_dist.evaluation.estimate import (
     silhouette_bands,
 )
 from clam_dist.evaluation.linear import (
+    cosine_silhouette,
     simplified_silhouette,
     squared_silhouette,
     undefined_because,
 )
 from clam_dist.evaluation.moments import ClusterMoments
-from clam_dist.evaluation.queries import score_queries, score_sums
+from clam_dist.evaluation.queries import score_cosines, score_queries, score_sums
 from clam_dist.evaluation.references import (
     ReferenceCollector,
     References,
@@ -39,10 +40,12 @@ __all__ = [
     "auto_references",
     "cluster_profile",
     "combine",
+    "cosine_silhouette",
     "distance_sums",
     "nmi",
     "reference_error",
     "reference_sizes",
+    "score_cosines",
     "score_queries",
     "score_sums",
     "silhouette_bands",

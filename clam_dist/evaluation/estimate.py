@@ -65,7 +65,11 @@ class QueryScores:
         )
 
     def result(
-        self, n_rows: int, seed: int, references: int | Literal["all"] | None
+        self,
+        n_rows: int,
+        seed: int,
+        references: int | Literal["all"] | None,
+        metric: str = "euclidean",
     ) -> SilhouetteResult:
         """The estimate for a data set of ``n_rows`` rows.
 
@@ -77,6 +81,8 @@ class QueryScores:
             Named in the result.
         references : int, "all" or None
             Named in the result; None means "all".
+        metric : str
+            Named in the result.
 
         Raises
         ------
@@ -87,7 +93,7 @@ class QueryScores:
             self.silhouette, self.weight, n_rows, reference_error(self.replicates, self.weight)
         )
         name: int | Literal["all"] = "all" if references is None else references
-        return SilhouetteResult(value, error, len(self.rows), name, seed)
+        return SilhouetteResult(value, error, len(self.rows), name, seed, metric)
 
 
 def combine(

@@ -1,12 +1,14 @@
 """Silhouettes of many labelings of the same rows at once, to choose between them.
 
 All labelings are scored on the same queries against the same references, so that what separates
-them is not the draw: distances are computed once and shared.
+them is not the draw: distances are computed once and shared. Cosine distances are not computed at
+all: their sums over a cluster follow from the sum of its normalised rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Literal
 
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -23,15 +25,18 @@ def score_labelings(
     seed: int = 0,
     queries: int = 2048,
     references: int | None = None,
+    metric: Literal["euclidean", "cosine"] = "euclidean",
 ) -> list[tuple[float, float]]:
-    """Sampled Euclidean silhouette of each labeling, with its standard error.
+    """Sampled silhouette of each labeling, with its standard error.
 
     Parameters
     ----------
     x
-        ``(S, d)`` rows, finite.
+        ``(S, d)`` rows, finite. By cosines a row of zeros has no distance to others, and is left
+        out.
     labelings
-        ``(M, S)`` int64 labels, ``0 <= labelings[m] < clusters[m]``.
+        ``(M, S)`` int64 labels, ``0 <= labelings[m] < clusters[m]``; those of rows that are left
+        out do not matter.
     clusters
         Number of clusters of each labeling.
     weight
@@ -41,6 +46,8 @@ def score_labelings(
     queries, references
         Rows to score and rows to score against, at most; the default is four times as many
         references as queries.
+    metric
+        Of the distances; cosines are of rows of any length.
 
     Returns
     -------
@@ -50,8 +57,13 @@ def score_labelings(
         of at least ``S`` the values equal the exact silhouette.
     """
     generator = np.random.Generator(np.random.Philox(np.random.SeedSequence(seed)))
-    order = generator.permutation(len(x))[: references or 4 * queries]
+    order = generator.permutation(len(x))
+    if metric == "cosine":
+        order = order[np.any(x != 0, axis=1)[order]]
+    order = order[: references or 4 * queries]
     rows = np.ascontiguousarray(x[order], dtype=np.float32)
+    if metric == "cosine":
+        rows /= np.sqrt(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))[:, None]
     rows -= rows.mean(axis=0)  # distances do not care, float32 products do
     weights = np.ones(len(rows)) if weight is None else np.asarray(weight, np.float64)[order]
     values: list[tuple[float, float]] = []
@@ -64,7 +76,8 @@ def score_labelings(
             while last < len(labelings) and sum(clusters[first : last + 1]) <= _COLUMNS:
                 last += 1
             part = labelings[first:last][:, order]
-            values += _score(rows, part, clusters[first:last], weights, min(queries, len(rows)))
+            few = min(queries, len(rows))
+            values += _score(rows, part, clusters[first:last], weights, few, metric)
             first = last
     return values
 
@@ -75,6 +88,7 @@ def _score(
     clusters: Sequence[int],
     weights: np.ndarray,
     queries: int,
+    metric: str,
 ) -> list[tuple[float, float]]:
     starts = np.concatenate([[0], np.cumsum(clusters)])
     members = np.zeros((len(rows), starts[-1]), dtype=np.float32)  # (R, sum of k)
@@ -84,22 +98,13 @@ def _score(
     counts = np.concatenate(
         [np.bincount(row, minlength=k) for row, k in zip(labelings, clusters, strict=True)]
     )
-    norms = np.einsum("ij,ij->i", rows, rows)
+    summed = _cosine_sums(rows, members) if metric == "cosine" else _sums(rows, members, queries)
     sums, squares = np.zeros(len(labelings)), np.zeros(len(labelings))
     # The variance of a weighted mean is sum(w² (s - mean)²) / sum(w)²; expanded, one pass gives it.
     crossed = np.zeros(len(labelings))
-    space = np.empty((2, min(queries, _QUERY_BLOCK), len(rows)), dtype=np.float32)
     for begin in range(0, queries, _QUERY_BLOCK):
         block = slice(begin, min(begin + _QUERY_BLOCK, queries))
-        squared, products = space[:, : block.stop - block.start]  # (q, R) each
-        np.add(norms[block, None], norms[None], out=squared)
-        np.matmul(rows[block], rows.T, out=products)
-        products *= 2
-        squared -= products
-        own = np.arange(block.start, block.stop)
-        squared[own - begin, own] = 0
-        distances = np.sqrt(np.maximum(squared, 0, out=squared), out=squared)
-        to_clusters = (distances @ members).astype(np.float64)  # (q, sum of k)
+        to_clusters = summed(block)  # (q, sum of k)
         for position, labels in enumerate(labelings):
             columns = slice(starts[position], starts[position + 1])
             scores = _silhouettes(
@@ -124,6 +129,43 @@ def _score(
         (float(mean), float(error)) if n > 1 else nothing
         for mean, error, n in zip(means, errors, used, strict=True)
     ]
+
+
+def _sums(rows: np.ndarray, members: np.ndarray, queries: int) -> Callable[[slice], np.ndarray]:
+    """From some of the rows to their summed Euclidean distances to clusters, float64."""
+    norms = np.einsum("ij,ij->i", rows, rows)
+    space = np.empty((2, min(queries, _QUERY_BLOCK), len(rows)), dtype=np.float32)
+
+    def summed(block: slice) -> np.ndarray:
+        squared, products = space[:, : block.stop - block.start]  # (q, R) each
+        np.add(norms[block, None], norms[None], out=squared)
+        np.matmul(rows[block], rows.T, out=products)
+        products *= 2
+        squared -= products
+        own = np.arange(block.start, block.stop)
+        squared[own - block.start, own] = 0
+        distances = np.sqrt(np.maximum(squared, 0, out=squared), out=squared)
+        return (distances @ members).astype(np.float64)
+
+    return summed
+
+
+def _cosine_sums(rows: np.ndarray, members: np.ndarray) -> Callable[[slice], np.ndarray]:
+    """As :func:`_sums` by squared distances of normalised rows, which are twice ``1 - cos``."""
+    norms = np.einsum("ij,ij->i", rows, rows, dtype=np.float64)
+    totals, squares = members.sum(axis=0, dtype=np.float64), np.zeros(members.shape[1])
+    centres = np.zeros((rows.shape[1], members.shape[1]))  # weighted sums of each cluster's rows
+    for begin in range(0, len(rows), _COLUMNS):
+        part = slice(begin, begin + _COLUMNS)
+        weights = members[part].astype(np.float64)
+        squares += norms[part] @ weights
+        centres += rows[part].T.astype(np.float64) @ weights
+
+    def summed(block: slice) -> np.ndarray:
+        products = rows[block].astype(np.float64) @ centres
+        return np.maximum(norms[block, None] * totals + squares - 2 * products, 0.0)
+
+    return summed
 
 
 def _silhouettes(

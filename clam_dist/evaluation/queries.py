@@ -11,8 +11,14 @@ import numpy as np
 
 from clam_dist.evaluation.distances import DistanceSums, distance_sums
 from clam_dist.evaluation.estimate import QueryScores
-from clam_dist.evaluation.linear import check_scorable, nearest_other, own_rest, silhouettes
-from clam_dist.evaluation.moments import filled
+from clam_dist.evaluation.linear import (
+    check_scorable,
+    cosine_silhouette,
+    nearest_other,
+    own_rest,
+    silhouettes,
+)
+from clam_dist.evaluation.moments import ClusterMoments, filled
 from clam_dist.evaluation.references import References
 
 CHUNK_VALUES = 1 << 21
@@ -60,6 +66,39 @@ def score_queries(
         sums = distance_sums(x[cut], rows[cut], references, threads=threads)
         parts.append(score_sums(x[cut], labels[cut], rows[cut], sums, references, ones[cut]))
     return QueryScores.join(parts)
+
+
+def score_cosines(
+    x: np.ndarray,
+    labels: np.ndarray,
+    rows: np.ndarray,
+    moments: ClusterMoments,
+    weight: np.ndarray | None = None,
+) -> QueryScores:
+    """Cosine silhouette of each query against all rows: the clusters' moments tell it exactly.
+
+    Parameters
+    ----------
+    x, labels, rows, weight
+        As in :func:`score_queries`.
+    moments : ClusterMoments
+        Of all normalised rows.
+
+    Raises
+    ------
+    DataError
+        As :func:`score_queries`.
+    """
+    check_scorable(moments.count)
+    ones = np.ones(len(labels)) if weight is None else np.asarray(weight, np.float64)
+    kept = np.flatnonzero(labels >= 0)
+    x, labels, rows, ones = x[kept], labels[kept], rows[kept], ones[kept]
+    score = np.empty(len(labels))
+    step = max(CHUNK_VALUES // max(moments.n_clusters, x.shape[1]), 64)
+    for start in range(0, len(rows), step):
+        cut = slice(start, start + step)
+        score[cut] = cosine_silhouette(x[cut], labels[cut], moments, ones[cut])
+    return QueryScores(rows, labels, ones, score, np.zeros((len(rows), 0)))
 
 
 def score_sums(

@@ -36,7 +36,7 @@ class AssignSums:
     distance: np.ndarray
     """float64 (k,): weighted sums of distances to the prototype."""
     unlabelled: int = 0
-    """Rows without a label: every feature missing."""
+    """Rows without a label: every feature missing, or by cosines 0."""
     classes: dict[str, np.ndarray] = field(default_factory=dict)
     """For each true label, int64 (k,): its rows in each cluster."""
 

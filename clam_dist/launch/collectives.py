@@ -1,5 +1,7 @@
 """How ranks speak: alone, or through gloo over TCP between the workers of one gang.
 
+With a GPU for each rank, device tensors go over NCCL: see ``nccl``.
+
 Legend: W world size.
 """
 
@@ -86,6 +88,8 @@ class LocalCollective(_WithDriver):
         Takes each reported event as JSON text.
     wanted : callable, optional
         Whether the driver still waits for this rank.
+    device : str
+        Where the rank may compute.
     """
 
     rank = 0
@@ -96,9 +100,11 @@ class LocalCollective(_WithDriver):
         threads: int,
         send: Callable[[str], None],
         wanted: Callable[[], bool] | None = None,
+        device: str = "cpu",
     ) -> None:
         super().__init__(send, wanted)
         self.threads = threads
+        self.device = device
 
     def all_gather(self, tensor: torch.Tensor) -> torch.Tensor:
         """A copy of ``tensor`` with shape ``(1, *tensor.shape)``."""
@@ -137,6 +143,7 @@ class GlooCollective(_WithDriver):
         self.rank = seat.rank
         self.world_size = seat.world_size
         self.threads = seat.threads
+        self.device = seat.device
         self._seat = seat
         self._store = store
         self._agreed: set[str] = set()
@@ -314,6 +321,11 @@ def join(
         count_in(keys, "here", seat, seat.rendezvous_seconds, wanted)
         limit = 5 * CONNECT_SECONDS + seat.collective_seconds
         group = bounded(lambda: connect(keys, seat), seat, limit, wanted)
+        if seat.backend == "nccl":
+            from clam_dist.launch import nccl
+
+            devices = nccl.connect_devices(keys, seat, wanted)
+            return nccl.NcclCollective(seat, group, keys, send, wanted, devices)
     except PeersLostError:
         raise
     except RuntimeError as error:

@@ -53,6 +53,8 @@ class WorkerInfo:
         When it last gave a sign of life, on the scheduler's clock.
     mark : str
         Tells its process from an earlier one at the same address.
+    memory_limit : int
+        Bytes at which it is ended; 0 for no limit.
     """
 
     name: str
@@ -61,6 +63,7 @@ class WorkerInfo:
     ready: bool
     heard: float
     mark: str
+    memory_limit: int = 0
 
 
 @dataclass
@@ -126,6 +129,7 @@ class Link:
                 heard=float(worker["last_seen"]),
                 # Every worker process makes a scratch folder of its own.
                 mark=str(worker["local_directory"]),
+                memory_limit=int(worker.get("memory_limit") or 0),
             )
             for address, worker in told.items()
         }

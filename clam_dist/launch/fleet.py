@@ -9,11 +9,12 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from clam_dist.errors import ConfigError, RunError
 from clam_dist.executor import Event
 from clam_dist.launch import dask, preflight
+from clam_dist.launch.devices import Facts, choose_backend, choose_devices
 from clam_dist.launch.seat import Network, Outcome, Seat
 from clam_dist.launch.worker_logs import WorkerLogs
 
@@ -60,6 +61,7 @@ class Fleet:
         self._seen_at = 0.0
         self._heard: dict[str, tuple[float, float]] = {}
         self._labels: dict[str, str] = {}
+        self._facts: dict[str, Facts] = {}
         self._folder: str | None = None
         self._vetted: dict[tuple[str, str], bool] | None = None
         self._asked = -VET_AGAIN_SECONDS
@@ -102,6 +104,10 @@ class Fleet:
             if path is not None:
                 path.unlink(missing_ok=True)
         preflight.check(preflight.probe(), answers, folder=str(folder), nonce=nonce)
+        # By name: an embedded worker that is replaced keeps it.
+        for address, answer in answers.items():
+            if address in self._known:
+                self._facts[self._known[address].name] = answer.facts
 
     def _is_fit(self, address: str, worker: dask.WorkerInfo) -> bool:
         """Whether a worker may be given a rank: one that joined late is asked first."""
@@ -168,6 +174,11 @@ class Fleet:
         """Where a worker's rank listens, and its compute threads."""
         known = self._known[worker]
         return self._network.at(known.host), known.threads
+
+    def placement(self, workers: Sequence[str]) -> tuple[Literal["nccl", "gloo"], list[str]]:
+        """What ranks on these workers speak over, and each one's device."""
+        facts = [self._facts.get(self._known[worker].name, Facts()) for worker in workers]
+        return choose_backend(facts), choose_devices(facts)
 
     def why_lost(self, worker: str) -> str:
         """What is known of the end of a worker."""

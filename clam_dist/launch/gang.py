@@ -20,7 +20,7 @@ from clam_dist.errors import RunError
 from clam_dist.executor import Event
 from clam_dist.launch.attempt import Attempt
 from clam_dist.launch.pool import Handle, Patience, Pool
-from clam_dist.launch.seat import Network, Outcome, Seat
+from clam_dist.launch.seat import Outcome, Seat
 
 __all__ = ["TELL_SECONDS", "Handle", "Patience", "Pool", "run_gang"]
 
@@ -121,17 +121,13 @@ def run_gang(
     return gang.run()
 
 
-def plan_attempt(
-    workers: Mapping[str, str],
-    details: Callable[[str], tuple[Network, int]],
-    patience: Patience,
-    now: float,
-) -> Attempt:
+def plan_attempt(workers: Mapping[str, str], pool: Pool, patience: Patience, now: float) -> Attempt:
     """One seat for each worker, in order, under a fresh name."""
     name = uuid.uuid4().hex[:12]
+    backend, devices = pool.placement(list(workers))
     seats = []
     for rank, (worker, mark) in enumerate(workers.items()):
-        network, threads = details(worker)
+        network, threads = pool.seat_details(worker)
         seats.append(
             Seat(
                 attempt=name,
@@ -144,6 +140,8 @@ def plan_attempt(
                 rendezvous_seconds=patience.rendezvous,
                 collective_seconds=patience.collective,
                 patient_seconds=patience.patient,
+                device=devices[rank],
+                backend=backend,
             )
         )
     return Attempt(name, seats, now)
@@ -169,7 +167,7 @@ class _Gang:
         cause, restart = "", 0
         while True:
             workers = self.gather(cause)
-            attempt = plan_attempt(workers, pool.seat_details, self.patience, self.clock())
+            attempt = plan_attempt(workers, pool, self.patience, self.clock())
             try:
                 self.attend(attempt)
                 if not attempt.done:

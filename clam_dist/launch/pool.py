@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from clam_dist.launch.seat import Network, Outcome, Seat
 
@@ -98,6 +98,10 @@ class Pool(Protocol):
 
     def seat_details(self, worker: str) -> tuple[Network, int]:
         """Where a rank there listens for its peers, and its compute threads."""
+        ...
+
+    def placement(self, workers: Sequence[str]) -> tuple[Literal["nccl", "gloo"], list[str]]:
+        """What the ranks on these workers, in order, speak over, and each one's device."""
         ...
 
     def why_lost(self, worker: str) -> str:

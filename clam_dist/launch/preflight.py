@@ -1,17 +1,18 @@
-"""Before any work: can every worker read the work folder, and does it run the same software?"""
+"""Before any work: can every worker read the work folder, does it run the same software, and what
+devices has it?"""
 
 from __future__ import annotations
 
 import importlib.metadata
 import os
 import platform
-import socket
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from clam_dist.errors import ConfigError
+from clam_dist.launch.devices import Facts, visible
 
 PACKAGES = ("clam_dist", "torch", "pyarrow", "distributed")
 """Distributions whose versions must agree, besides Python's major and minor version."""
@@ -31,12 +32,15 @@ class Probe:
         Content of the file the driver wrote, None when it could not be read.
     problem : str
         Why it could not be read.
+    facts : Facts
+        Its devices.
     """
 
     host: str
     versions: dict[str, str]
     nonce: str | None = None
     problem: str = ""
+    facts: Facts = field(default_factory=Facts)
 
 
 def write_nonce(folder: str | Path) -> tuple[Path, str]:
@@ -62,17 +66,18 @@ def write_nonce(folder: str | Path) -> tuple[Path, str]:
 
 def probe(path: str | None = None) -> Probe:
     """Describe this process, and read the driver's nonce when a path is given."""
+    facts = visible()
     versions = {"python": platform.python_version()}
     for name in PACKAGES:
         versions[name] = _version(name)
     if path is None:
-        return Probe(socket.gethostname(), versions)
+        return Probe(facts.host, versions, facts=facts)
     try:
         nonce = Path(path).read_text()
     except OSError as error:
-        return Probe(socket.gethostname(), versions, None, error.strerror or str(error))
+        return Probe(facts.host, versions, None, error.strerror or str(error), facts)
     writable = os.access(Path(path).parent, os.W_OK)
-    return Probe(socket.gethostname(), versions, nonce, "" if writable else "not writable")
+    return Probe(facts.host, versions, nonce, "" if writable else "not writable", facts)
 
 
 def check(

@@ -56,7 +56,7 @@ def take_seat(
     opened = None
     try:
         if seat.world_size == 1:
-            collective = collectives.LocalCollective(seat.threads, report, wanted)
+            collective = collectives.LocalCollective(seat.threads, report, wanted, seat.device)
         else:
             if store is None:
                 opened = collectives.open_store(seat.network)

@@ -60,6 +60,10 @@ class Seat:
         How long an ``all_gather`` may take.
     patient_seconds : float
         How long the other collective calls may take.
+    device : str
+        Where the rank computes, ``cpu`` or ``cuda:N``.
+    backend : str
+        What device tensors travel over; ``nccl`` only where every rank has a GPU of its own.
     """
 
     attempt: str
@@ -72,6 +76,8 @@ class Seat:
     rendezvous_seconds: float
     collective_seconds: float
     patient_seconds: float
+    device: str = "cpu"
+    backend: Literal["nccl", "gloo"] = "gloo"
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from clam_dist.executor import Collective, Event, Item, Result
 from clam_dist.launch import machine
+from clam_dist.launch.devices import Facts, visible
 
 
 class SerialExecutor:
@@ -23,6 +24,13 @@ class SerialExecutor:
 
     def __init__(self, threads: int | None = None) -> None:
         self.threads = threads or machine.usable_cores()
+        self._facts: Facts | None = None
+
+    @property
+    def device(self) -> Literal["cuda", "cpu"]:
+        """``cuda`` where this process sees a GPU."""
+        self._facts = self._facts or visible()
+        return "cuda" if self._facts.gpus else "cpu"
 
     def map(
         self,
@@ -55,7 +63,8 @@ class SerialExecutor:
             if on_event is not None:
                 on_event(json.loads(event))
 
-        return [function(LocalCollective(threads=self.threads, send=send), payload)]
+        collective = LocalCollective(threads=self.threads, send=send, device=self.device)
+        return [function(collective, payload)]
 
     def peak_rss_bytes(self) -> dict[str, int]:
         """Peak resident memory of this process in bytes, as ``driver``."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from clam_dist.errors import RunError
 from clam_dist.executor import Collective, Event, Item, Result
@@ -57,6 +57,18 @@ class DaskExecutor:
         self._fleet = Fleet(link, on_event, network, logs)
         self._peaks: dict[str, int] = {}
         self.workers = max(1, len(self._fleet.look()))
+
+    @property
+    def device(self) -> Literal["cuda", "cpu"]:
+        """``cuda`` where every worker sees a GPU, as the preflight found."""
+        _, devices = self._fleet.placement(list(self._fleet.look()))
+        return "cpu" if not devices or "cpu" in devices else "cuda"
+
+    @property
+    def memory_limit(self) -> int | None:
+        """Bytes at which Dask ends a worker, the least of all; None where none has a limit."""
+        limits = [worker.memory_limit for worker in self._fleet.look().values()]
+        return min((limit for limit in limits if limit), default=None)
 
     # -- the Executor protocol -------------------------------------------------------------------
 

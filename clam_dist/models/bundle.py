@@ -1,27 +1,29 @@
 """The bundle: a trained model as one labelled data set, which loads without its source.
 
-An ``xarray.Dataset`` in a Zarr folder, with everything else as JSON attributes; no pickle.
+An ``xarray.Dataset`` in a Zarr folder, with everything else as JSON attributes, and what has no
+axis of clusters or features (a network's weights) in a safetensors file beside; no pickle.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import xarray as xr
+from safetensors.torch import load_file
 
 from clam_dist.errors import ConfigError
-from clam_dist.models.clam import ClAM
+from clam_dist.models.base import Equations
+from clam_dist.models.bundle_folder import NETWORK_FILE, PARAMETERS, replace_model
+from clam_dist.models.factory import build_model
 from clam_dist.models.rows import to_tensors
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 """Raised when a reader of this version could no longer read what is written."""
 
 PREDICT_ROWS = 16384
@@ -29,13 +31,6 @@ PREDICT_ROWS = 16384
 
 LARGEST_SCALED = 1e18
 """As the scaling of rows has it: beyond, sums of squares leave float32."""
-
-_PARAMETERS = {"prototypes": ("cluster", "feature"), "log_epsilon": ("cluster",)}
-_FOLDER = {
-    *("zarr.json", "cluster", "feature", "center", "scale", "mask_value"),
-    *("cluster_means", "cluster_sizes", *_PARAMETERS),
-}
-"""All that a model's folder may hold."""
 
 
 @dataclass(frozen=True)
@@ -57,12 +52,15 @@ class Bundle:
         The feature schema as JSON: names, types, categories.
     scaling : dict
         The scaling as JSON: ``kind``, ``center``, ``scale``.
+    network : dict of str to Tensor
+        Parameters beside the data set's: those of a network, and what goes with it.
     """
 
     dataset: xr.Dataset
     settings: dict[str, Any]
     schema: dict[str, Any]
     scaling: dict[str, Any]
+    network: dict[str, torch.Tensor] = field(default_factory=dict)
 
     @property
     def n_clusters(self) -> int:
@@ -76,29 +74,44 @@ class Bundle:
 
     @property
     def parameters(self) -> dict[str, torch.Tensor]:
-        """The member's parameters, as :meth:`ClAM.predict` takes them."""
-        names = [name for name in _PARAMETERS if name in self.dataset]
-        return {name: torch.from_numpy(self.dataset[name].values.copy()) for name in names}
+        """The member's parameters, as :meth:`.Equations.predict` takes them."""
+        names = [name for name in PARAMETERS if name in self.dataset]
+        held = {name: torch.from_numpy(self.dataset[name].values.copy()) for name in names}
+        return held | self.network
 
-    def model(self) -> ClAM:
+    @property
+    def model_settings(self) -> dict[str, Any]:
+        """What the factory takes beside the member's own settings, which :attr:`settings` hold."""
+        # The seed keys what training draws, of which prediction draws nothing.
+        mask_value = self.dataset["mask_value"].values.tolist()
+        return {"seed": 0, **self.settings, "mask_value": mask_value}
+
+    def model(self) -> Equations:
         """The equations under this bundle's settings."""
-        return ClAM(
-            self.n_clusters,
-            int(self.settings["steps"]),
-            self.settings["step_size"],
-            self.settings["objective"],
-            float(self.settings["mask_rate"]),
-            self.dataset["mask_value"].values,
-            geometry=self.settings.get("geometry", "euclidean"),
-        )
+        return build_model(self.model_settings, self.settings)
 
     def prototypes_in_units(self) -> np.ndarray:
         """Prototypes in original units, float64 ``(k,d)``; read cluster means beside them.
 
-        A prototype is no mean: the recursion stops short of it, and training stretches it.
+        A prototype is no mean: the recursion stops short of it, and training stretches it. One
+        among latents is decoded.
+
+        Raises
+        ------
+        ConfigError
+            Prototypes are latents, and the model does not decode them.
         """
+        scaled = self.dataset["prototypes"].values
+        if "latent" in self.dataset["prototypes"].dims:
+            model = self.model()
+            if not hasattr(model, "decode"):
+                raise ConfigError(
+                    f"a {self.settings['kind']} model without a decoder has no prototypes in "
+                    "original units; read cluster_means"
+                )
+            scaled = model.decode(self.parameters, torch.from_numpy(scaled.copy())).numpy()
         center, scale = self.dataset["center"].values, self.dataset["scale"].values
-        return self.dataset["prototypes"].values.astype(np.float64) * scale + center
+        return scaled.astype(np.float64) * scale + center
 
     def scale_rows(self, x: np.ndarray) -> np.ndarray:
         """Encoded rows ``(n,d)`` in original units as float32 in scaled units; nan stays."""
@@ -145,7 +158,7 @@ class Bundle:
 
 
 def predict_scaled(
-    model: ClAM, parameters: Mapping[str, torch.Tensor], beta: float, x: np.ndarray
+    model: Equations, parameters: Mapping[str, torch.Tensor], beta: float, x: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Label scaled rows ``(n,d)`` float32 with nan where missing; see :meth:`Bundle.predict`."""
     rows, observed = to_tensors(x)
@@ -156,6 +169,19 @@ def predict_scaled(
     labels[nothing] = -1
     distances[nothing] = torch.nan
     return labels.to(torch.int32).numpy(), distances.numpy()
+
+
+def bundle_settings(settings: Mapping[str, Any], member: Mapping[str, Any]) -> dict[str, Any]:
+    """What :func:`clam_dist.models.factory.build_model` needs again, in one mapping.
+
+    Parameters
+    ----------
+    settings, member
+        As the factory takes them; the fill of hidden features has its own place in the bundle.
+    """
+    own = ("n_clusters", "steps", "objective", "mask_rate", "beta")
+    shared = {name: value for name, value in settings.items() if name not in ("mask_value", "seed")}
+    return shared | {name: member[name] for name in own}
 
 
 def save_bundle(
@@ -177,7 +203,8 @@ def save_bundle(
     path : path
         Folder to make; its parent must exist.
     parameters : mapping of str to ndarray
-        ``prototypes (k,d)`` and perhaps ``log_epsilon (k,)``, scaled units.
+        ``prototypes (k,d)``, in scaled units, or among latents ``(k,m)``; perhaps ``log_epsilon
+        (k,)``; and whatever else the model has.
     mask_value : ndarray (d,)
         Scaled units.
     settings, schema, scaling
@@ -189,11 +216,20 @@ def save_bundle(
     cluster_sizes : ndarray (k,), optional
         Rows.
     """
-    variables: dict[str, Any] = {
-        name: (_PARAMETERS[name], np.asarray(value, dtype=np.float32), {"units": "scaled"})
-        for name, value in parameters.items()
-    }
     width = len(names)
+    variables: dict[str, Any] = {}
+    network = {
+        name: torch.from_numpy(np.ascontiguousarray(value))
+        for name, value in parameters.items()
+        if name not in PARAMETERS
+    }
+    for name in parameters.keys() - network.keys():
+        value = np.asarray(parameters[name], dtype=np.float32)
+        dims = PARAMETERS[name]
+        units = "scaled"
+        if network and name == "prototypes" and settings.get("latent"):
+            dims, units = ("cluster", "latent"), "latent"
+        variables[name] = (dims, value, {"units": units})
     value = np.broadcast_to(np.asarray(mask_value, dtype=np.float32), (width,))
     variables["mask_value"] = ("feature", value, {"units": "scaled"})
     for name in ("center", "scale"):
@@ -213,14 +249,15 @@ def save_bundle(
         },
         attrs={
             "title": "clam_dist model",
-            "format_version": FORMAT_VERSION,
+            # Without a network the folder is what the first version wrote.
+            "format_version": FORMAT_VERSION if network else 1,
             "settings": dict(settings),
             "schema": dict(schema),
             "scaling": {"kind": scaling["kind"]},
         },
     )
-    _replace(Path(path), dataset)
-    return _bundle(dataset)
+    replace_model(Path(path), dataset, network)
+    return _bundle(dataset, network)
 
 
 def load_bundle(path: str | os.PathLike[str]) -> Bundle:
@@ -242,54 +279,18 @@ def load_bundle(path: str | os.PathLike[str]) -> Bundle:
             f"the model at '{path}' has format version {version}, this clam_dist reads up to "
             f"{FORMAT_VERSION}: install a newer clam_dist"
         )
-    return _bundle(dataset)
+    network = {}
+    if (path / NETWORK_FILE).is_file():
+        network = load_file(path / NETWORK_FILE)
+    return _bundle(dataset, network)
 
 
-def _bundle(dataset: xr.Dataset) -> Bundle:
+def _bundle(dataset: xr.Dataset, network: dict[str, torch.Tensor]) -> Bundle:
     attributes = dataset.attrs
     scaling = {
         "kind": attributes["scaling"]["kind"],
         "center": dataset["center"].values.tolist(),
         "scale": dataset["scale"].values.tolist(),
     }
-    return Bundle(dataset, dict(attributes["settings"]), dict(attributes["schema"]), scaling)
-
-
-def _refuse_others(path: Path) -> None:
-    """A model may take the place of a model, never of anything else."""
-    if not os.path.lexists(path):
-        return
-    if path.is_dir() and not path.is_symlink():
-        held = set(os.listdir(path))
-        if not held or (held <= _FOLDER and _is_model(path)):
-            return
-    raise ConfigError(
-        f"'{path}' is there and is not a saved model: nothing was written; give the name of a new "
-        "folder"
-    )
-
-
-def _is_model(path: Path) -> bool:
-    try:
-        described = json.loads((path / "zarr.json").read_text(encoding="utf-8"))
-        return "format_version" in described["attributes"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
-
-
-def _replace(path: Path, dataset: xr.Dataset) -> None:
-    """Write beside ``path``, then swap; a reader sees the old one, none, or the new one whole."""
-    _refuse_others(path)
-    fresh = path.with_name(f".{path.name}.new-{os.getpid()}")
-    stale = path.with_name(f".{path.name}.old-{os.getpid()}")
-    for leftover in (fresh, stale):
-        shutil.rmtree(leftover, ignore_errors=True)
-    try:
-        dataset.to_zarr(fresh, mode="w", zarr_format=3, consolidated=False)
-    except BaseException:
-        shutil.rmtree(fresh, ignore_errors=True)
-        raise
-    if path.exists():
-        os.replace(path, stale)
-    os.replace(fresh, path)
-    shutil.rmtree(stale, ignore_errors=True)
+    settings, schema = dict(attributes["settings"]), dict(attributes["schema"])
+    return Bundle(dataset, settings, schema, scaling, network)

@@ -2,46 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Literal, get_args
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from clam_dist.errors import ConfigError
+from clam_dist.models import energy
+from clam_dist.models.base import Equations
 from clam_dist.models.dynamics import resolve_step_size
 from clam_dist.models.inference import infer
-from clam_dist.models.masked import masked_sums
-from clam_dist.models.masks import draw_masks
-from clam_dist.models.products import Precision, check_precision
-from clam_dist.models.rows import upload
-from clam_dist.models.rowwise import rowwise_sums
-from clam_dist.models.spherical import (
-    spherical_masked_sums,
-    spherical_rowwise_sums,
-    spherical_unmasked_sums,
-)
+from clam_dist.models.memberships import settled_memberships, settled_spherical_memberships
+from clam_dist.models.metric import Form, map_rows, unit_factor
+from clam_dist.models.objectives import SMALL_GROUP as SMALL_GROUP
+from clam_dist.models.objectives import Geometry, Name, Objective, Parameters
+from clam_dist.models.products import Precision
+from clam_dist.models.robust import Loss, Penalty
+from clam_dist.models.spherical import inverse_lengths
 from clam_dist.models.spherical_inference import infer_spherical
-from clam_dist.models.sums import Sums, filled
-from clam_dist.models.unmasked import unmasked_sums
-
-Objective = Literal["masked", "unmasked"]
-Geometry = Literal["euclidean", "spherical"]
-Parameters = Mapping[str, Tensor]
+from clam_dist.models.sums import Sums
 
 
-SMALL_GROUP = 8
-"""Groups of fewer rows than this go row by row: one small product a group costs more (measured)."""
+@dataclass(frozen=True)
+class _Space:
+    """Rows and one member's prototypes where the recursion is Euclidean or spherical.
+
+    Parameters
+    ----------
+    rows : Tensor (B,d)
+    observed : Tensor (B,d) bool, optional
+    prototypes : Tensor (k,d)
+    value : Tensor (d,)
+        Where missing features start.
+    log_epsilon : Tensor (k,), optional
+    """
+
+    rows: Tensor
+    observed: Tensor | None
+    prototypes: Tensor
+    value: Tensor
+    log_epsilon: Tensor | None
 
 
-class ClAM:
+class ClAM(Equations):
     """Clustering with associative memories (Saha et al., ICML 2023): the equations, no state.
 
-    The parameters are a mapping with ``prototypes`` ``(P,k,d)`` and, for the weighted form
-    (equation 10), ``log_epsilon`` ``(P,k)``. Every method may be called from several threads at
-    once; results depend on the arguments alone, at one intra-op thread to the last bit.
+    The parameters are a mapping with ``prototypes`` ``(P,k,d)`` in scaled units, for the weighted
+    form (equation 10) ``log_epsilon`` ``(P,k)``, and with a learned metric ``metric`` ``(P,d)`` or
+    ``(P,d,d)``, see :mod:`clam_dist.models.metric`. Every method may be called from several threads
+    at once; results depend on the arguments alone, at one intra-op thread to the last bit.
 
     Parameters
     ----------
@@ -51,8 +61,9 @@ class ClAM:
         Depth ``T`` of the recursion.
     step_size : float, optional
         ``α`` in (0, 2); ``1 / T`` as in the paper where None.
-    objective : {'masked', 'unmasked'}
-        Loss on hidden features (9) or on all features (8).
+    objective : {'masked', 'unmasked', 'noise'}
+        Loss on hidden features (9), on all features (8), or on all features of rows that start
+        with noise (5).
     mask_rate : float
         Share of the features hidden under (9).
     mask_value : array (d,)
@@ -61,11 +72,26 @@ class ClAM:
     group_rows : int
         Rows that share one mask; 1 is Algorithm 1 as printed.
     seed : int
-        Keys the masks together with the ``key`` of each call.
+        Keys masks and noise together with the ``key`` of each call.
     geometry : {'euclidean', 'spherical'}
         Distances, or cosines of normalised rows and prototypes (equation 12).
     precision : {'float32', 'tf32', 'bfloat16'}
-        Of the two products of the rows' size, see :mod:`clam_dist.models.products`.
+        Of the products of the rows' size, see :mod:`clam_dist.models.products`.
+    loss : {'squared', 'huber', 'manhattan'}
+        What a difference costs, see :class:`clam_dist.models.robust.Penalty`.
+    huber : float
+        Where Huber's loss turns from square to line, in scaled units.
+    noise : float
+        Standard deviation of the noise under (5), in scaled units.
+    metric : {'none', 'diagonal', 'full'}
+        What is learned of the metric: nothing, a scale for each feature, or a linear map. A full
+        one asks for objective (8) or (5): the energy falls when some features alone move as long
+        as each has a scale of its own, but not under a map that mixes them.
+
+    Raises
+    ------
+    ConfigError
+        A value is unknown or out of range, or two of them do not go together.
     """
 
     def __init__(
@@ -73,40 +99,35 @@ class ClAM:
         n_clusters: int,
         steps: int,
         step_size: float | None = None,
-        objective: Objective = "masked",
+        objective: Name = "masked",
         mask_rate: float = 0.15,
         mask_value: ArrayLike = 0.0,
         group_rows: int = 64,
         seed: int = 0,
         geometry: Geometry = "euclidean",
         precision: Precision = "float32",
+        *,
+        loss: Loss = "squared",
+        huber: float = 1.0,
+        noise: float = 0.3,
+        metric: Form = "none",
     ) -> None:
         alpha = resolve_step_size(step_size, steps)
-        if not 0.0 < alpha < 2.0:
-            raise ConfigError(
-                f"model.step_size: {alpha} is outside (0, 2), where the energy falls; "
-                "leave it null for 1 / steps"
-            )
-        if geometry not in get_args(Geometry):
-            raise ConfigError(
-                f"model.geometry: {geometry!r} is unknown; use {' or '.join(get_args(Geometry))}"
-            )
-        if group_rows < 1:
-            raise ConfigError(f"model.group_rows: {group_rows} is too few; use 1 or more")
-        check_precision(precision)
-        self.geometry, self.precision = geometry, precision
+        self.geometry, self.precision, self.metric = geometry, precision, metric
         self.n_clusters, self.steps, self.alpha = n_clusters, steps, alpha
         self.objective, self.mask_rate = objective, mask_rate
+        self.loss, self.huber, self.noise = loss, huber, noise
         self.mask_value = torch.from_numpy(np.array(mask_value, dtype=np.float32))
         self.group_rows, self.seed = group_rows, seed
-        self._values: dict[tuple[torch.device, torch.dtype], Tensor] = {}
-
-    def _value(self, x: Tensor) -> Tensor:
-        """The start of hidden features as a ``(d,)`` tensor like ``x``."""
-        key = (x.device, x.dtype)
-        if key not in self._values:  # once a device: copying there waits for it
-            self._values[key] = self.mask_value.to(x.device, x.dtype)
-        return self._values[key].expand(x.shape[1])
+        self.metric_name = "cosine" if geometry == "spherical" else "euclidean"
+        # Under a metric rows are represented by their images, prototypes are not.
+        self.own_space, self.reseeds = metric != "none", metric == "none"
+        self._objective = Objective(
+            alpha=alpha, steps=steps, name=objective, mask_rate=mask_rate,
+            mask_value=self.mask_value, group_rows=group_rows, seed=seed, geometry=geometry,
+            precision=precision, penalty=Penalty(loss, huber), noise=noise, metric=metric,
+        )  # fmt: skip
+        self._objective.check()
 
     def gradient_sums(
         self,
@@ -119,111 +140,9 @@ class ClAM:
     ) -> Sums:
         """Loss and gradients of all members, summed over the rows of a micro-batch.
 
-        Parameters
-        ----------
-        parameters : mapping of str to Tensor (P,...)
-        beta : Tensor (P,)
-            Inverse temperature of each member.
-        x : Tensor (B,d)
-            Rows, finite everywhere; what a missing entry holds does not matter.
-        weight : Tensor (B,), optional
-            Row weights.
-        observed : Tensor (B,d) bool, optional
-            False where a value is missing; None if all are there.
-        key : tuple of int
-            Non-negative numbers that key the masks, such as (phase, epoch, step, lane).
-
-        Returns
-        -------
-        Sums
-            Divide loss and gradients by the ``entries`` of the whole global batch.
+        See :meth:`~clam_dist.models.base.Equations.gradient_sums`.
         """
-        parts = []
-        for rows, seen in _by_completeness(observed):
-            parts.append(
-                (
-                    x if rows is None else x[rows],
-                    weight if rows is None or weight is None else weight[rows],
-                    seen,
-                )
-            )
-        if self.objective == "unmasked":
-            sums = [self._unmasked(parameters, beta, *part) for part in parts]
-        else:
-            counts = [-(-len(rows) // self.group_rows) for rows, _, _ in parts]
-            width = x.shape[1]
-            masks = draw_masks(self.seed, key, sum(counts), width, self.mask_rate)
-            hidden = upload(torch.from_numpy(masks), x.device).split(counts)
-            sums = [
-                self._masked(parameters, beta, *part, mask) for part, mask in zip(parts, hidden)
-            ]
-        total = sums[0]
-        for other in sums[1:]:
-            total = total + other
-        return total
-
-    def _unmasked(
-        self,
-        parameters: Parameters,
-        beta: Tensor,
-        x: Tensor,
-        weight: Tensor | None,
-        observed: Tensor | None,
-    ) -> Sums:
-        function = unmasked_sums
-        if self.geometry == "spherical":
-            function = spherical_unmasked_sums
-        elif observed is not None:
-            x = filled(x, observed, self._value(x))
-        return function(
-            x,
-            weight,
-            parameters["prototypes"],
-            beta,
-            self.alpha,
-            self.steps,
-            observed=observed,
-            log_epsilon=parameters.get("log_epsilon"),
-            precision=self.precision,
-        )
-
-    def _masked(
-        self,
-        parameters: Parameters,
-        beta: Tensor,
-        x: Tensor,
-        weight: Tensor | None,
-        observed: Tensor | None,
-        hidden: Tensor,
-    ) -> Sums:
-        common = (x, weight, parameters["prototypes"], beta, self.alpha, self.steps)
-        log_epsilon, precision = parameters.get("log_epsilon"), self.precision
-        spherical = self.geometry == "spherical"
-        if observed is None and self.group_rows >= SMALL_GROUP:
-            if spherical:
-                return spherical_masked_sums(
-                    *common, hidden, self.group_rows, log_epsilon=log_epsilon, precision=precision
-                )
-            return masked_sums(
-                *common,
-                hidden,
-                self.group_rows,
-                self._value(x),
-                log_epsilon=log_epsilon,
-                precision=precision,
-            )
-        masks = torch.zeros((len(hidden), x.shape[1]), dtype=torch.bool, device=x.device)
-        masks.scatter_(1, hidden, True)
-        own = masks.repeat_interleave(self.group_rows, 0)[: len(x)]
-        moving = own if observed is None else own | ~observed
-        scored = own if observed is None else own & observed
-        if spherical:
-            return spherical_rowwise_sums(
-                *common, ~moving, scored, log_epsilon=log_epsilon, precision=precision
-            )
-        return rowwise_sums(
-            *common, moving, scored, self._value(x), log_epsilon=log_epsilon, precision=precision
-        )
+        return self._objective.sums(parameters, beta, x, weight, observed, key)
 
     def predict(
         self, parameters: Parameters, beta: float, x: Tensor, observed: Tensor | None
@@ -234,14 +153,13 @@ class ClAM:
         nothing is hidden but what is missing (InferClAM). In an incomplete row only the missing
         features move, under either objective: with a tenth of the cells removed this agrees with
         the complete rows' labels at least as well as letting all move, in 17 of 24 settings tried
-        on digits, segment and ecoli, by 0.4 % of the rows on average. Labels do not depend on how
-        the rows are cut into calls.
+        on digits, segment and ecoli, by 0.4 % of the rows on average. Under a full metric, which
+        mixes features, all of them move. Labels do not depend on how the rows are cut into calls.
 
         Parameters
         ----------
         parameters : mapping of str to Tensor
-            ``prototypes`` ``(k,d)`` and perhaps ``log_epsilon`` ``(k,)``; a leading axis of
-            length 1 is allowed.
+            ``prototypes`` ``(k,d)`` and what goes with them; a leading axis of length 1 is allowed.
         beta : float
             The member's inverse temperature.
         x, observed
@@ -252,31 +170,102 @@ class ClAM:
         labels : Tensor (B,) int64
             On the sphere -1 for a row of zeros.
         distances : Tensor (B,)
-            Euclidean distance to the label's prototype over the features seen; on the sphere one
-            minus the cosine, and nan for a row of zeros.
+            Distance, by the metric, to the label's prototype over the features seen; on the sphere
+            one minus the cosine, and nan for a row of zeros.
         """
+        space = self._space(parameters, x, observed)
+        common = (space.rows, space.observed, space.prototypes, float(beta), self.alpha, self.steps)
+        if self.geometry == "spherical":
+            return infer_spherical(*common, space.log_epsilon)
+        labels, distances = infer(*common, space.value, True, space.log_epsilon)
+        if self.metric == "full":  # over features seen, also where a call has complete rows alone
+            away = x - parameters["prototypes"].reshape(-1, x.shape[1])[labels]
+            away = away if observed is None else away * observed
+            image = map_rows(away, self._factor(parameters, x.shape[1]))
+            distances = torch.linalg.vector_norm(image, dim=1)
+        return labels, distances
+
+    def represent(
+        self, parameters: Parameters, x: Tensor, observed: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Rows as silhouettes see them: as they are, their directions, or images by the metric.
+
+        On the sphere missing values are 0 in a direction; a full metric maps rows with the mask
+        value in place of what is missing, so that all of an image is known.
+        """
+        if self.geometry == "spherical":
+            rows = x if observed is None else torch.where(observed, x, 0.0)
+            return rows * inverse_lengths(rows).unsqueeze(1), observed
+        space = self._space(parameters, x, observed)
+        return space.rows, space.observed
+
+    def memberships(
+        self,
+        parameters: Parameters,
+        beta: float,
+        x: Tensor,
+        observed: Tensor | None,
+        *,
+        settled: bool = True,
+    ) -> Tensor:
+        """Shares of the prototypes in each row, ``(B,k)``.
+
+        ``settled`` are those of ``x_T`` without weights, whose greatest is the label of
+        :meth:`predict`; see :mod:`clam_dist.models.memberships`. Otherwise those of the row itself,
+        with weights, which the entropy (equation 13) is of; see :func:`energy.memberships`.
+        """
+        if not settled:
+            return self._read(energy.memberships, parameters, beta, x, observed)
+        space = self._space(parameters, x, observed)
+        common = (space.rows, space.observed, space.prototypes, float(beta), self.alpha, self.steps)
+        if self.geometry == "spherical":
+            return settled_spherical_memberships(*common, space.log_epsilon)
+        return settled_memberships(*common, space.value, True, space.log_epsilon)
+
+    def energies(
+        self, parameters: Parameters, beta: float, x: Tensor, observed: Tensor | None
+    ) -> Tensor:
+        """Energy of each row (equation 1), ``(B,)``; see :func:`energy.energies`."""
+        return self._read(energy.energies, parameters, beta, x, observed)
+
+    def entropies(
+        self, parameters: Parameters, beta: float, x: Tensor, observed: Tensor | None
+    ) -> Tensor:
+        """Entropy of each row (equation 13), ``(B,)``; see :func:`energy.entropies`."""
+        return self._read(energy.entropies, parameters, beta, x, observed)
+
+    def _read(
+        self,
+        function: energy.Reading,
+        parameters: Parameters,
+        beta: float,
+        x: Tensor,
+        observed: Tensor | None,
+    ) -> Tensor:
+        space = self._space(parameters, x, observed)
+        return function(
+            space.rows,
+            space.prototypes,
+            float(beta),
+            space.log_epsilon,
+            space.observed,
+            spherical=self.geometry == "spherical",
+        )
+
+    def _factor(self, parameters: Parameters, width: int) -> Tensor:
+        """One member's map, ``(d,)`` or ``(d,d)``."""
+        shape = (1, width) if self.metric == "diagonal" else (1, width, width)
+        return unit_factor(parameters["metric"].reshape(shape))[0]
+
+    def _space(self, parameters: Parameters, x: Tensor, observed: Tensor | None) -> _Space:
         prototypes = parameters["prototypes"].reshape(-1, x.shape[1])
         weights = parameters.get("log_epsilon")
-        common = (x, observed, prototypes, float(beta), self.alpha, self.steps)
         log_epsilon = None if weights is None else weights.reshape(-1)
-        if self.geometry == "spherical":
-            return infer_spherical(*common, log_epsilon)
-        return infer(*common, self._value(x), True, log_epsilon)
-
-
-def _by_completeness(
-    observed: Tensor | None,
-) -> list[tuple[Tensor | None, Tensor | None]]:
-    """Complete rows first, then incomplete ones: (row numbers or None for all, what is seen).
-
-    Complete rows take the cheap shared form; masks are drawn by group, so their order is free.
-    """
-    if observed is None:
-        return [(None, None)]
-    whole = observed.all(1)
-    complete, incomplete = whole.nonzero()[:, 0], (~whole).nonzero()[:, 0]
-    if len(incomplete) == 0:
-        return [(None, None)]
-    if len(complete) == 0:
-        return [(None, observed)]
-    return [(complete, None), (incomplete, observed[incomplete])]
+        value = self._objective.value(x)
+        if self.metric == "none":
+            return _Space(x, observed, prototypes, value, log_epsilon)
+        factor = self._factor(parameters, x.shape[1])
+        if self.metric == "full" and observed is not None:
+            x, observed = torch.where(observed, x, value), None
+        mapped = (map_rows(lines, factor) for lines in (prototypes, value[None]))
+        return _Space(map_rows(x, factor), observed, next(mapped), next(mapped)[0], log_epsilon)

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
 
 from clam_dist.errors import ConfigError
+from clam_dist.models.base import Equations
 from clam_dist.models.clam import ClAM
+from clam_dist.models.coder import Coder
+from clam_dist.models.dclam import DClAM
+from clam_dist.models.nearest import Nearest
+from clam_dist.models.tdcm import TDCM
+
+Settings = Mapping[str, Any]
 
 
-def build_model(settings: Mapping[str, Any], member: Mapping[str, Any]) -> ClAM:
+def build_model(settings: Settings, member: Settings) -> Equations:
     """The equations of one member of a sweep.
 
     Parameters
     ----------
     settings
         What all members share: ``kind``, ``step_size``, ``mask_value`` ``(d,)`` in scaled units,
-        ``seed``; and where they differ from their defaults ``geometry`` (euclidean), ``group_rows``
-        (64) and ``precision`` (float32).
+        ``seed``; and what the kind takes beside them, each with a default.
     member
         Its own: ``n_clusters``, ``steps``, ``objective``, ``mask_rate``.
 
@@ -26,8 +36,36 @@ def build_model(settings: Mapping[str, Any], member: Mapping[str, Any]) -> ClAM:
     ConfigError
         No model has that name.
     """
-    if settings["kind"] != "clam":
-        raise ConfigError(f"model.kind: {settings['kind']!r} is not available; use clam")
+    kind = settings["kind"]
+    if kind not in MODELS:
+        raise ConfigError(f"model.kind: {kind!r} is not available; use {', '.join(MODELS)}")
+    if settings.get("pretraining"):
+        return _deep(settings, member, "reconstruction")
+    return MODELS[kind].build(settings, member)
+
+
+def initial_parameters(
+    settings: Settings, members: Sequence[Settings], starts: np.ndarray | None
+) -> dict[str, torch.Tensor]:
+    """Where members begin, ``(P, ...)`` by name.
+
+    Parameters
+    ----------
+    settings, members
+        As :func:`build_model` takes them, the members' with ``restart``.
+    starts
+        Starting prototypes ``(P,k,d)`` float32; None for networks that are to be pretrained.
+    """
+    if starts is None:
+        return _networks(settings, members)
+    parameters = {"prototypes": torch.from_numpy(starts)}
+    if settings.get("weighted"):
+        # All prototypes weigh the same at first (equation 10); training tells them apart.
+        parameters["log_epsilon"] = torch.zeros(starts.shape[:2])
+    return parameters
+
+
+def _clam(settings: Settings, member: Settings) -> Equations:
     return ClAM(
         n_clusters=int(member["n_clusters"]),
         steps=int(member["steps"]),
@@ -41,3 +79,112 @@ def build_model(settings: Mapping[str, Any], member: Mapping[str, Any]) -> ClAM:
         geometry=settings.get("geometry", "euclidean"),
         precision=settings.get("precision", "float32"),
     )
+
+
+def _dclam(settings: Settings, member: Settings) -> Equations:
+    return _deep(settings, member, "clustering")
+
+
+def _tdcm(settings: Settings, member: Settings) -> Equations:
+    return TDCM(
+        Coder(settings["network"], len(settings["mask_value"]), int(settings["latent"])),
+        int(settings["latent"]),
+        int(member["n_clusters"]),
+        blocks=int(settings["blocks"]),
+        sigma=settings["score"],
+        balance=float(settings["balance"]),
+        reconstruction=float(settings["reconstruction"]),
+        mask_value=torch.tensor(settings["mask_value"], dtype=torch.float32),
+        rates=_rates(settings, member),
+    )
+
+
+def _nearest(settings: Settings, member: Settings) -> Equations:
+    spherical = MODELS[settings["kind"]].spherical
+    return Nearest(int(member["n_clusters"]), "spherical" if spherical else "euclidean")
+
+
+def _deep(
+    settings: Settings, member: Settings, objective: Literal["clustering", "reconstruction"]
+) -> DClAM:
+    return DClAM(
+        int(member["n_clusters"]),
+        int(member["steps"]),
+        settings["step_size"],
+        width=len(settings["mask_value"]),
+        latent=int(settings["latent"]),
+        network=settings["network"],
+        mask_value=settings["mask_value"],
+        seed=int(settings["seed"]),
+        objective=objective,
+        rates=_rates(settings, member),
+    )
+
+
+def _rates(settings: Settings, member: Settings) -> dict[str, float]:
+    """The networks' learning rates as factors on that of the prototypes."""
+    first = float(member.get("learning_rate", 1.0))
+    return {name: float(settings.get(f"{name}_rate", first)) / first for name in NETWORKS}
+
+
+def _networks(settings: Settings, members: Sequence[Settings]) -> dict[str, torch.Tensor]:
+    """Networks to be pretrained, one for each member's restart."""
+    model = _deep(settings, members[0], "reconstruction")
+    drawn = [model.initial_parameters(int(member["restart"])) for member in members]
+    found = {name: torch.stack([one[name] for one in drawn]) for name in drawn[0]}
+    nowhere = torch.zeros(len(members), model.n_clusters, model.latent)
+    return found | {"prototypes": nowhere}
+
+
+NETWORKS = ("encoder", "decoder")
+DEEP_SCALES = (0.5, 2.0, 8.0, 32.0)
+"""``c = beta * s2`` in latents: each is a network of its own, so they are few."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of model: how it is built, and what a sweep of it takes.
+
+    Parameters
+    ----------
+    build
+        ``(settings, member)`` to the equations, as :func:`build_model` takes them.
+    objectives
+        Tried where ``model.objective`` is auto; the only ones where ``fixed_objective``.
+    fixed_objective
+        The model has no other.
+    pretrained
+        It has a network, which is trained on reconstruction first.
+    by_gradient
+        False where it is fitted otherwise, see :mod:`clam_dist.train.baselines`.
+    scales
+        ``c`` in ``beta = c / s2`` for ``beta: auto``, ``s2`` being the k-means inertia a row; None
+        for those of ClAM.
+    betas
+        For ``beta: auto`` in their place, where they have another unit.
+    spherical
+        Rows are clustered by their direction.
+    """
+
+    build: Callable[[Settings, Settings], Equations]
+    objectives: tuple[str, ...]
+    fixed_objective: bool = True
+    pretrained: bool = False
+    by_gradient: bool = True
+    scales: tuple[float, ...] | None = None
+    betas: tuple[float, ...] | None = None
+    spherical: bool = False
+
+
+def _baseline(name: str) -> Kind:
+    spherical = name == "spherical_kmeans"
+    return Kind(_nearest, (name,), by_gradient=False, betas=(1.0,), spherical=spherical)
+
+
+MODELS: dict[str, Kind] = {
+    "clam": Kind(_clam, ("masked", "unmasked"), fixed_objective=False),
+    "dclam": Kind(_dclam, ("reconstruction",), pretrained=True, scales=DEEP_SCALES),
+    "tdcm": Kind(_tdcm, ("reconstruction",), pretrained=True, betas=(1.0,)),
+    **{name: _baseline(name) for name in ("kmeans", "minibatch_kmeans", "spherical_kmeans")},
+}
+"""A new model is one file beside this one, its line here and its name in the config's kinds."""

@@ -31,6 +31,7 @@ def markdown_report(
     members: Sequence[Mapping[str, Any]] = (),
     passed_over: Sequence[Mapping[str, Any]] = (),
     baselines: Mapping[str, Mapping[str, Any]] | None = None,
+    pictures: Mapping[str, Any] | None = None,
 ) -> str:
     """Verdict, key figures, two plots, the largest clusters, where the files are.
 
@@ -40,12 +41,16 @@ def markdown_report(
         Address of the run's output folder.
     metrics, run, history, profile, cluster_profile, silhouettes, members, passed_over, baselines
         As ``write_report`` takes them.
+    pictures
+        Taken so that both reports take the same; shown in ``report.html`` alone, where there is
+        room.
 
     Returns
     -------
     str
         Markdown with tables and images.
     """
+    del pictures
     clusters = words.by_size(cluster_profile["clusters"])
     silhouette = metrics.get("silhouette")
     lines = [f"**{cell(words.verdict(metrics))}**", ""]
@@ -64,7 +69,8 @@ def markdown_report(
     lines += [image(plots.side_by_side(shown)), ""]
     lines += [*_clusters(clusters, cluster_profile["features"]), "", *_times(metrics)]
     if silhouette:
-        lines.append(f"Silhouette: {words.how_measured(silhouette)}.  ")
+        differ = words.how_silhouettes_differ(metrics)
+        lines.append(f"Silhouette: {words.how_measured(silhouette)}.{differ and f' {differ}'}  ")
     source = (run["config"].get("source") or {}).get("uri")
     lines.append(
         f"Labels, model and report.html: `{output}`" + (f" from `{source}`" if source else "")
@@ -79,7 +85,12 @@ def _figures(metrics: Mapping[str, Any], members: int, passed_over: int) -> list
         ("clusters in use", f"{metrics['n_used']} of {metrics['n_clusters']}"),
     ]
     if metrics.get("silhouette"):
-        columns.append(("silhouette", words.with_error(metrics["silhouette"])))
+        name = words.silhouette_name(metrics["silhouette"]).lower()
+        columns.append((name, words.with_error(metrics["silhouette"])))
+        if metrics.get("silhouette_recursed"):
+            columns.append(
+                ("after the recursion", words.with_error(metrics["silhouette_recursed"]))
+            )
     if "nmi" in metrics:
         columns.append(("NMI with labels", words.score(metrics["nmi"])))
     if members:

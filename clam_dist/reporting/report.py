@@ -17,6 +17,7 @@ import jinja2
 from markupsafe import Markup
 
 from clam_dist.reporting import plots, words
+from clam_dist.reporting.model_plots import model_pictures
 from clam_dist.reporting.sweep_plots import sweep_plots
 
 MOST_FEATURES = 30
@@ -37,6 +38,7 @@ def write_report(
     members: Sequence[Mapping[str, Any]],
     passed_over: Sequence[Mapping[str, Any]] = (),
     baselines: Mapping[str, Mapping[str, Any]] | None = None,
+    pictures: Mapping[str, Any] | None = None,
 ) -> None:
     """Write the report; the file appears whole or not at all.
 
@@ -47,7 +49,8 @@ def write_report(
     metrics : mapping
         As ``metrics.json``: ``n_rows, n_features, n_clusters, n_used, cluster_sizes, silhouette``
         (None where undefined) and, where known, ``loss, inertia, nmi, ari, selected, seconds,
-        peak_rss_bytes, unlabelled_rows``.
+        peak_rss_bytes, unlabelled_rows, silhouette_recursed`` (of latents after the recursion;
+        then ``silhouette`` is of those before it).
     run : mapping
         As ``run.json``: ``config`` (with ``name`` and ``source.uri``), ``resolved``, ``digest``,
         ``versions``, ``source``; all but ``config`` may be absent.
@@ -69,6 +72,11 @@ def write_report(
     baselines : mapping, optional
         k-means on the same sample, by number of clusters as a string: ``silhouette``,
         ``standard_error``.
+    pictures : mapping, optional
+        Arrays of what the model learned, as
+        :func:`~clam_dist.reporting.model_plots.model_pictures` takes them: ``image_shape, sizes,
+        prototypes, prototype_history, decoded_prototypes, reconstructions, latents, paths, basins,
+        entropies``, each of which may be absent. They add at most 1.5 MB to the page.
     """
     page = render(
         metrics=metrics,
@@ -80,6 +88,7 @@ def write_report(
         members=members,
         passed_over=passed_over,
         baselines=baselines,
+        pictures=pictures,
     )
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -102,6 +111,7 @@ def render(
     members: Sequence[Mapping[str, Any]],
     passed_over: Sequence[Mapping[str, Any]] = (),
     baselines: Mapping[str, Mapping[str, Any]] | None = None,
+    pictures: Mapping[str, Any] | None = None,
 ) -> str:
     """The page as text; inputs as :func:`write_report` takes them."""
     files = resources.files("clam_dist.reporting")
@@ -122,6 +132,7 @@ def render(
     clusters = words.by_size(cluster_profile["clusters"])
     silhouette = metrics.get("silhouette")
     value = silhouette["value"] if silhouette else 0.0
+    recursed = metrics.get("silhouette_recursed")
     order = [cluster["cluster"] for cluster in clusters]
     template = environment.from_string((files / "report.html.j2").read_text(encoding="utf-8"))
     return template.render(
@@ -140,6 +151,12 @@ def render(
         silhouette_plot=Markup(plots.silhouette_plot(order, silhouettes, value))
         if silhouette and silhouettes
         else None,
+        recursed=words.with_error(recursed) if recursed else None,
+        silhouette_name=words.silhouette_name(silhouette),
+        silhouette_note=words.how_silhouettes_differ(metrics),
+        pictures=[
+            (title, Markup(svg), caption) for title, svg, caption in model_pictures(pictures or {})
+        ],
         loss_plot=Markup(plots.loss_plot(history)),
         clusters=[
             {**cluster, "words": words.stands_out(cluster, cluster_profile["features"])}

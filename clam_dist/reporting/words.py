@@ -107,7 +107,39 @@ def verdict(metrics: Mapping[str, Any]) -> str:
     silhouette = metrics.get("silhouette")
     if not silhouette:
         return f"{text}; no silhouette, which needs two clusters or more."
-    return f"{text}; silhouette {with_error(silhouette)}: {separation(silhouette['value'])}."
+    name = silhouette_name(silhouette).lower()
+    where = " by direction" if _by_angle(silhouette) else ""
+    return f"{text}; {name} {with_error(silhouette)}: {separation(silhouette['value'])}{where}."
+
+
+def silhouette_name(silhouette: Mapping[str, Any] | None) -> str:
+    """``Silhouette``, or ``Cosine silhouette`` where it is of angles: the two do not compare."""
+    return "Cosine silhouette" if silhouette and _by_angle(silhouette) else "Silhouette"
+
+
+def _by_angle(silhouette: Mapping[str, Any]) -> bool:
+    return str(silhouette.get("metric")) == "cosine"
+
+
+def how_silhouettes_differ(metrics: Mapping[str, Any]) -> str:
+    """What sets a run's silhouettes apart from others that people know; "" for the usual one.
+
+    Parameters
+    ----------
+    metrics : mapping
+        ``silhouette`` and, for models with an encoder, ``silhouette_recursed``.
+    """
+    silhouette, recursed = metrics.get("silhouette"), metrics.get("silhouette_recursed")
+    notes = []
+    if silhouette and _by_angle(silhouette):
+        notes.append("By the angle between rows, not their distance.")
+    if silhouette and recursed:
+        notes.append(
+            "Measured on the latents before the recursion. After it the score is "
+            f"{with_error(recursed)}, but there rows sit on their prototypes whatever the clusters "
+            "are: compare the one before."
+        )
+    return " ".join(notes)
 
 
 def with_error(silhouette: Mapping[str, Any]) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 from safetensors.torch import save_file
+from torch import Tensor
 
 from clam_dist.assign import Assignment
 from clam_dist.config import Config
@@ -24,13 +25,16 @@ from clam_dist.data.source import Source
 from clam_dist.data.statistics import Scaling
 from clam_dist.errors import ConfigError, DataError
 from clam_dist.evaluation.agreement import ari, nmi
+from clam_dist.evaluation.scores import AssignSums
 from clam_dist.executor import Event
 from clam_dist.launch import make_executor
 from clam_dist.manifests import write_json
-from clam_dist.models.bundle import Bundle, load_bundle
+from clam_dist.models.bundle import Bundle, load_bundle, save_bundle
 from clam_dist.ownership import claim
-from clam_dist.stages import budget
+from clam_dist.stages import adapting, budget
+from clam_dist.stages.adapting import adaptive
 from clam_dist.stages.assign import label_files
+from clam_dist.stages.columns import check_columns
 from clam_dist.stages.context import Context, strictly
 from clam_dist.stages.labels import LabelPlan
 
@@ -39,6 +43,7 @@ def apply_model(
     model: str | Path,
     config: Config,
     *,
+    adapt: bool = False,
     force: bool = False,
     on_event: Callable[[Event], None] | None = None,
 ) -> dict[str, Any]:
@@ -49,7 +54,11 @@ def apply_model(
     model
         The ``model/`` folder of a finished run.
     config
-        Its ``source``, ``cluster``, ``work`` and ``output`` sections are used.
+        Its ``source``, ``cluster``, ``work`` and ``output`` sections are used, and
+        ``evaluate.columns``.
+    adapt
+        First let the model find its centroids in the new source, without training; the adapted
+        model goes to ``model/`` in the output.
     force
         Replace an output that another model or source has filled.
     on_event
@@ -64,14 +73,18 @@ def apply_model(
     Raises
     ------
     ConfigError
-        There is no model, or the output folder is not to be used.
+        There is no model, it cannot adapt or give the columns asked for, or the output folder is
+        not to be used.
     DataError
         The source lacks a feature of the model or has it in another form.
     """
     began = time.monotonic()
     config = config.resolve_templates(datetime.now())
     bundle = load_bundle(model)
-    print_of_model = _fingerprint(bundle)
+    check_columns(bundle.model(), config.evaluate.columns, bundle.settings["kind"])
+    if adapt:
+        adaptive(bundle.model(), bundle.settings["kind"])
+    print_of_model = _fingerprint(bundle) + ("-adapted" if adapt else "")
     record = config.result_dict() | {"model": {"fingerprint": print_of_model}}
     digest = hashlib.sha256(f"{config.run_digest()}{print_of_model}".encode()).hexdigest()
     with claim(
@@ -92,7 +105,7 @@ def apply_model(
             context.emit("already done", output=str(held.output))
             return _metrics_on_disk(held.output)
         try:
-            metrics = _label_all(context, bundle)
+            metrics = _label_all(context, bundle, adapt=adapt)
         finally:
             peaks = context.close()
         metrics["seconds"] = {"total": time.monotonic() - began}
@@ -115,7 +128,7 @@ def _metrics_on_disk(output: Path) -> dict[str, Any]:
     return found
 
 
-def _label_all(context: Context, bundle: Bundle) -> dict[str, Any]:
+def _label_all(context: Context, bundle: Bundle, *, adapt: bool) -> dict[str, Any]:
     config, options = context.config, context.storage_options
     source = open_parquet(config.source.uri, options)
     schema = FeatureSchema.from_json(bundle.schema)
@@ -133,12 +146,7 @@ def _label_all(context: Context, bundle: Bundle) -> dict[str, Any]:
     np.save(folder / "queries.npy", np.empty(0, np.int64))
     assignment = Assignment(
         path=str(folder / "model.safetensors"),
-        settings={
-            "kind": settings["kind"],
-            "step_size": settings["step_size"],
-            "mask_value": bundle.dataset["mask_value"].values.tolist(),
-            "seed": 0,  # keys the masks of training, which labelling does not draw
-        },
+        settings=bundle.model_settings,
         member=settings,
     )
     plan = LabelPlan(
@@ -155,8 +163,15 @@ def _label_all(context: Context, bundle: Bundle) -> dict[str, Any]:
         references=None,
         scored=None,
         storage_options=options,
+        columns_added=config.evaluate.columns,
     )
+    parameters = bundle.parameters
+    if adapt:
+        parameters = adapting.adapt(context, plan)
+        save_file(parameters, folder / "model.safetensors")
     sums, _ = label_files(context, plan, labels, folder / "parts")
+    if adapt:
+        _save_adapted(context.output / "model", bundle, parameters, sums)
     weight = float(sums.weight.sum())
     metrics: dict[str, Any] = {
         "n_rows": source.n_rows,
@@ -173,6 +188,24 @@ def _label_all(context: Context, bundle: Bundle) -> dict[str, Any]:
         known = int(table.sum()) > 0
         metrics |= {"nmi": nmi(table) if known else None, "ari": ari(table) if known else None}
     return metrics
+
+
+def _save_adapted(
+    path: Path, bundle: Bundle, parameters: dict[str, Tensor], sums: AssignSums
+) -> None:
+    """The bundle again, with other parameters and what is known of the clusters in a new source."""
+    scaling = Scaling.from_json(bundle.scaling)
+    save_bundle(
+        path,
+        parameters={name: value.numpy() for name, value in parameters.items()},
+        mask_value=bundle.dataset["mask_value"].values,
+        settings=bundle.settings,
+        schema=bundle.schema,
+        scaling=bundle.scaling,
+        names=bundle.dataset["feature"].values.tolist(),
+        cluster_means=scaling.center + scaling.scale * sums.means,
+        cluster_sizes=sums.count,
+    )
 
 
 def check_features(source: Source, schema: FeatureSchema) -> None:
@@ -207,8 +240,10 @@ def check_features(source: Source, schema: FeatureSchema) -> None:
 
 def _fingerprint(bundle: Bundle) -> str:
     digest = hashlib.sha256(repr(sorted(bundle.settings.items())).encode())
-    for name in ("prototypes", "center", "scale", "mask_value"):
+    for name in ("center", "scale", "mask_value"):
         digest.update(np.ascontiguousarray(bundle.dataset[name].values).tobytes())
+    for _, value in sorted(bundle.parameters.items()):
+        digest.update(value.numpy().tobytes())
     return digest.hexdigest()[:16]
 
 
@@ -218,9 +253,13 @@ def check_overrides(overrides: list[str]) -> None:
     Raises
     ------
     ConfigError
-        Naming the first key outside ``source``, ``cluster`` and ``work``.
+        Naming the first key outside ``source``, ``cluster`` and ``work`` but ``evaluate.columns``.
     """
     for override in overrides:
-        if override.partition(".")[0] not in ("source", "cluster", "work"):
-            key = override.partition("=")[0]
-            raise ConfigError(f"--set {key}: assign takes only keys under source, cluster and work")
+        key = override.partition("=")[0]
+        section = override.partition(".")[0]
+        if section not in ("source", "cluster", "work") and key != "evaluate.columns":
+            raise ConfigError(
+                f"--set {key}: assign takes only keys under source, cluster and work, and "
+                "evaluate.columns"
+            )

@@ -30,6 +30,8 @@ AIM = 0.85
 BUFFER_BYTES = (64 << 20, 32 << 20, 16 << 20, 8 << 20, 1 << 20)
 """Buffers that read shards, from the one that is best: they change how often the disk is asked,
 and no result. Two batches are always held, however large."""
+FOREIGN = ("address", "class")
+"""Kinds of cluster whose workers have limits of their own."""
 REMEDIES = {
     "population": "fewer clusters (model.n_clusters), restarts (train.restarts) or values of beta",
     "sums of gradients": "fewer clusters (model.n_clusters) or restarts, or a smaller batch "
@@ -66,6 +68,9 @@ class Budget:
         Of the process: ``worker``, or ``driver`` where one process does everything.
     profiled
         Whether it is known what the profile found: categories, and whether cells are missing.
+    foreign
+        Whether the limit is what workers were started with elsewhere, which no key of the config
+        changes.
     """
 
     base: int
@@ -74,6 +79,7 @@ class Budget:
     buffer_bytes: int
     name: str
     profiled: bool
+    foreign: bool = False
 
     @property
     def stage(self) -> str:
@@ -150,17 +156,26 @@ def _take(context: Context, sizes: Sizes, *, profiled: bool, labels_alone: bool 
     before = context.budget
     if before is None:
         decoded = sizes.n_rows * sizes.width * BYTES_A_VALUE
-        kind, executor = choose_kind(context.config.cluster, decoded), context.executor
+        cluster, executor = context.config.cluster, context.executor
+        kind = choose_kind(cluster, decoded)
         found = list(executor.map(_stand, range(executor.workers)))
         usable = min(usable for _, usable in found)
         before = Budget(
             base=max(held for held, _ in found),
             stages={},
-            limit=limit_of(context.config.cluster, kind, executor, usable),
+            limit=limit_of(cluster, kind, executor, usable),
             buffer_bytes=0,
             name="driver" if kind == "serial" else "worker",
             profiled=False,
+            foreign=kind in FOREIGN,
         )
+        asked = cluster.memory_limit
+        if before.foreign and asked not in ("auto", before.limit):
+            context.warn(
+                f"cluster.memory_limit: {size_text(int(asked))} has no effect on workers that are "
+                f"started elsewhere; the least that one of them may use is "
+                f"{size_text(before.limit)}: start them with --memory-limit, or leave the key out"
+            )
     for buffer_bytes in BUFFER_BYTES:
         fitted = replace(sizes, buffer_bytes=buffer_bytes)
         if labels_alone:
@@ -184,17 +199,22 @@ def refusal(budget: Budget, sizes: Sizes) -> str:
     enough = math.ceil(budget.peak / MOST_OF_LIMIT / MIB)
     remedy = f"; or ask for {REMEDIES[part]}" if part in REMEDIES else ""
     who = "this process" if budget.name == "driver" else "each worker"
+    raised = f"Set cluster.memory_limit to {enough}MiB or more"
+    if budget.foreign:
+        raised = f"Start the workers with a memory limit of {enough}MiB or more"
     return (
         f"cluster.memory_limit: {who} would need {size_text(budget.peak)} and may use "
         f"{size_text(budget.limit)}: {size_text(size)} for the {part} in {budget.stage} ({members} "
         f"candidates, up to {k} clusters, {sizes.width} features), {size_text(budget.base)} before "
-        f"any work. Set cluster.memory_limit to {enough}MiB or more (with fewer "
-        f"cluster.workers if memory is short){remedy}"
+        f"any work. {raised} (with fewer cluster.workers if memory is short){remedy}"
     )
 
 
 def limit_of(cluster: ClusterConfig, kind: str, executor: Executor, usable: int) -> int:
     """Bytes that a worker may use: as asked, as its cluster says, or what its machine has.
+
+    What is asked for does not count where workers are started elsewhere: Dask ends each at its own
+    limit, and of several limits the least counts.
 
     Parameters
     ----------
@@ -203,13 +223,15 @@ def limit_of(cluster: ClusterConfig, kind: str, executor: Executor, usable: int)
     usable
         Bytes that the worker could take of its machine, what it has included.
     """
+    if kind in FOREIGN:
+        told: int | None = getattr(executor, "memory_limit", None)
+        return told or usable
     if cluster.memory_limit != "auto":
         return int(cluster.memory_limit)
     if kind == "local":
         free = machine.usable_memory()
         return plan_memory_limit("auto", workers=executor.workers, memory_bytes=free)
-    told: int | None = getattr(executor, "memory_limit", None)
-    return told or usable
+    return usable
 
 
 def _stand(number: int) -> tuple[int, int]:

@@ -45,8 +45,8 @@ class Context:
     output, work
         Folders of the results and of what can be made again.
     make_executor
-        ``(config, decoded bytes, shards, work folder, on_event) -> Executor``; called once, when
-        the size of the data is known.
+        ``(config, decoded bytes, shards, work folder, log folder, on_event) -> Executor``; called
+        once, when the size of the data is known.
     on_event
         Takes every event of the run.
     """
@@ -119,6 +119,7 @@ class Context:
                 decoded_bytes=n_rows * width * BYTES_A_VALUE,
                 n_shards=max(1, -(-n_rows // shard_rows)),
                 work_folder=str(self.work),
+                log_folder=str(self.output / "logs"),
                 on_event=self.on_event,
             )
         return self._executor

@@ -32,8 +32,9 @@ def run(context: Context) -> StageResult:
     if assign["scores"]:
         scores = load_scores(context.work / "assign" / SCORES_FILE)
         references = None if assign["references"] == "all" else assign["references"]
-        result = scores.result(n_labelled, context.config.seed, references)
-        silhouette = result.to_json()
+        result = scores.result(n_labelled, context.config.seed, references, assign["metric"])
+        # Without a word of it, it is of the rows themselves, in scaled units.
+        silhouette = result.to_json() | ({"space": "latent"} if assign["own_space"] else {})
         bands = silhouette_bands(scores.labels, scores.silhouette, k)
     weight = float(sums.weight.sum())
     metrics: dict[str, Any] = {
@@ -48,6 +49,8 @@ def run(context: Context) -> StageResult:
         "inertia": sums.inertia,
         "mean_distance": float(sums.distance.sum() / weight) if weight > 0 else None,
     }
+    if assign["silhouette_recursed"] is not None:
+        metrics["silhouette_recursed"] = assign["silhouette_recursed"]
     if context.config.source.label is not None:
         table = sums.contingency()
         known = int(table.sum()) > 0  # a column of nulls agrees with nothing

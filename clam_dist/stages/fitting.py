@@ -35,7 +35,8 @@ class Fitted:
     Parameters
     ----------
     parameters
-        The winner's, by name, without a leading axis: ``prototypes`` ``(k, d)`` in scaled units.
+        The winner's, by name, without a leading axis: ``prototypes`` ``(k, m)`` in the space that
+        the model represents rows in, and what else it has.
     settings, winner
         What the factory takes to build the model, and the winner's row of the candidates' table.
     result
@@ -157,8 +158,7 @@ def label_shards(
 ) -> AssignSums:
     """Sums over the rows of shards by the clusters that a model puts them in."""
     labeller = Labeller(assignment)
-    width = len(assignment.settings["mask_value"])
-    sums = AssignSums.zeros(assignment.n_clusters, width)
+    sums: AssignSums | None = None
     for shard in shards:
         x = np.load(Path(folder, shard.path), mmap_mode="r")
         w = np.load(Path(folder, shard.sibling("w")), mmap_mode="r") if weighted else None
@@ -167,9 +167,11 @@ def label_shards(
             block = np.array(x[part])
             labels, distances = labeller.label(block)
             weight = None if w is None else np.array(w[part])
-            sums = sums.merge(
-                AssignSums.of(block, labels, len(sums.count), distances=distances, weight=weight)
+            new = AssignSums.of(
+                block, labels, assignment.n_clusters, distances=distances, weight=weight
             )
+            sums = new if sums is None else sums.merge(new)
+    assert sums is not None  # nothing is trained on no rows
     return sums
 
 

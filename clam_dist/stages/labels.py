@@ -16,9 +16,10 @@ from clam_dist.data.source import Fragment, Source
 from clam_dist.data.statistics import Scaling
 from clam_dist.data.writer import LabelsWriter
 from clam_dist.evaluation.estimate import QueryScores
-from clam_dist.evaluation.queries import score_queries
+from clam_dist.evaluation.queries import score_cosines, score_queries
 from clam_dist.evaluation.references import References
 from clam_dist.evaluation.scores import AssignSums
+from clam_dist.stages.columns import AddedColumns
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,9 @@ class LabelPlan:
     references
         ``.npz`` of :class:`References` to score them against in this pass; None where they are
         scored already (or cannot be), then ``scored`` is the ``.npz`` of their scores, if any.
+        By cosines the moments that come with references are enough.
+    columns_added
+        Further columns of labels, as :mod:`clam_dist.stages.columns` names them.
     """
 
     source: Source
@@ -47,6 +51,7 @@ class LabelPlan:
     references: str | None
     scored: str | None
     storage_options: dict[str, Any]
+    columns_added: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -85,7 +90,8 @@ def label_fragment(task: LabelTask, *, plan: LabelPlan) -> LabelledFragment:
     fields = source.arrow_schema
     kept = pa.schema([fields.field(name) for name in plan.keep])
     row_groups = source.files[fragment.file].row_groups[slice(*fragment.row_groups)]
-    with LabelsWriter(task.path, kept, row_groups) as writer:
+    added = AddedColumns(labeller, plan.columns_added, plan.schema.width)
+    with LabelsWriter(task.path, kept, row_groups, added.fields) as writer:
         for rows in read_scaled(
             source,
             fragment,
@@ -114,18 +120,25 @@ def label_fragment(task: LabelTask, *, plan: LabelPlan) -> LabelledFragment:
             if scored is not None:
                 silhouette[here] = scored[first:last]
             elif references is not None and len(here):
-                part = _score(rows, labels, here, references)
+                part = _score(labeller, rows, labels, here, references)
                 scores.append(part)
                 silhouette[part.rows - rows.first_row] = part.silhouette
-            writer.write(rows.batch, labels, distances, silhouette)
+            writer.write(rows.batch, labels, distances, silhouette, added.of(rows.x))
     return LabelledFragment(task.path, sums, QueryScores.join(scores) if scores else None)
 
 
 def _score(
-    rows: ScaledRows, labels: np.ndarray, here: np.ndarray, references: References
+    labeller: Labeller,
+    rows: ScaledRows,
+    labels: np.ndarray,
+    here: np.ndarray,
+    references: References,
 ) -> QueryScores:
     weight = None if rows.w is None else rows.w[here]
-    return score_queries(rows.x[here], labels[here], rows.first_row + here, references, weight)
+    queries = labeller.represent(rows.x[here]), labels[here], rows.first_row + here
+    if labeller.metric == "cosine":
+        return score_cosines(*queries, references.moments, weight)
+    return score_queries(*queries, references, weight)
 
 
 def _columns(plan: LabelPlan) -> Sequence[str]:

@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from clam_dist.config import ModelConfig, TrainConfig
@@ -21,10 +20,16 @@ from clam_dist.data.statistics import Scaling, Statistics
 from clam_dist.errors import ConfigError, DataError
 from clam_dist.evaluation.labelings import score_labelings
 from clam_dist.executor import Executor
-from clam_dist.models.factory import build_model
+from clam_dist.models.factory import MODELS, build_model
 from clam_dist.stages.clusters import cluster_choices
+from clam_dist.stages.settings import (
+    geometry_of,
+    model_settings,
+    network_settings,
+    pretrain_epochs,
+    sweep,
+)
 from clam_dist.stages.starts import Starts, compute_starts
-from clam_dist.train.members import plan_members
 from clam_dist.train.plan import (
     TrainPlan,
     plan_segments,
@@ -106,23 +111,16 @@ def plan_training(
         The rows have fewer distinct values than clusters were asked for.
     """
     clusters = cluster_choices(model.n_clusters, rows.sample_rows)
-    begun = dict(zip(clusters, _starts(rows, clusters, train, seed, folder, executor), strict=True))
+    found = _starts(rows, clusters, train, seed, folder, executor, geometry_of(model))
+    begun = dict(zip(clusters, found, strict=True))
     sampled = rows.sample_rows < rows.n_rows
     _check_distinct(begun, sampled=sampled, chosen=model.n_clusters != "auto", warn=warn)
     scores = {k: (s.baseline.silhouette, s.baseline.standard_error) for k, s in begun.items()}
     tried = promising(scores, START_MARGIN)
-    objectives = ["masked", "unmasked"] if model.objective == "auto" else [model.objective]
-    members = plan_members(
-        n_clusters=tried,
-        steps=as_list(model.steps),
-        objectives=objectives,
-        mask_rates=as_list(model.mask_rate),
-        betas=None if model.beta == "auto" else as_list(model.beta),
-        learning_rates=None if train.learning_rate == "auto" else as_list(train.learning_rate),
-        restarts=train.restarts,
-        inertia={k: begun[k].inertia for k in tried},
-    )
+    members = sweep(model, train, {k: begun[k].inertia for k in tried})
     batch_rows = resolve_batch_rows(_or_none(train.batch_rows), rows.n_rows)
+    settings = model_settings(model, train, rows.statistics, rows.scaling, seed)
+    settings |= network_settings(model, train, rows.width, clusters)
     return TrainPlan(
         shards_folder=rows.folder,
         shards=rows.shards,
@@ -141,8 +139,9 @@ def plan_training(
             sample_rows=rows.sample_rows,
             batch_rows=batch_rows,
             epochs=_or_none(train.epochs),
+            pretrain_epochs=pretrain_epochs(model, rows.n_rows, batch_rows),
         ),
-        model_settings=model_settings(model, train, rows.statistics, rows.scaling, seed),
+        model_settings=settings,
         build_model=build_model,
         score=score_labelings,
         select=train.select,
@@ -150,25 +149,8 @@ def plan_training(
         baselines={k: start.baseline for k, start in begun.items()},
         device=choose_device(train.device),
         digest=digest,
+        fixed_beta=model.beta != "auto" or MODELS[model.kind].betas is not None,
     )
-
-
-def model_settings(
-    model: ModelConfig, train: TrainConfig, statistics: Statistics, scaling: Scaling, seed: int
-) -> dict[str, Any]:
-    """What all members share, as JSON, with the hidden features' fill in scaled units."""
-    columns = {"mean": statistics.mean, "min": statistics.minimum, "max": statistics.maximum}
-    value = np.where(statistics.count > 0, columns[model.mask_value], scaling.center)
-    scaled = scaling.apply(value[None])[0]
-    return {
-        "kind": model.kind,
-        "step_size": model.step_size,
-        "weighted": model.weighted,
-        "group_rows": model.group_rows,
-        "precision": train.precision,
-        "mask_value": [float(number) for number in scaled],
-        "seed": seed,
-    }
 
 
 def choose_device(device: str) -> str:
@@ -189,11 +171,6 @@ def choose_device(device: str) -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def as_list(value: Any) -> list[Any]:
-    """A setting's values: a list makes a sweep, one value is a list of one."""
-    return list(value) if isinstance(value, (list, tuple)) else [value]
-
-
 def _or_none(value: Any) -> int | None:
     return None if value == "auto" else int(value)
 
@@ -205,6 +182,7 @@ def _starts(
     seed: int,
     folder: Path,
     executor: Executor,
+    geometry: str,
 ) -> list[Starts]:
     task = partial(
         compute_starts,
@@ -214,6 +192,7 @@ def _starts(
         restarts=train.restarts,
         seed=seed,
         few=len(clusters) > MANY_CLUSTERS,
+        geometry=geometry,
     )
     return list(executor.map(task, clusters))
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from clam_dist import __version__
 from clam_dist.assign import Labeller
-from clam_dist.models.bundle import save_bundle
+from clam_dist.models.bundle import bundle_settings, save_bundle
 from clam_dist.reporting.report import write_report
 from clam_dist.stages.context import STAGE_NAMES, Context, StageResult, strictly
 from clam_dist.stages.evaluate import read_sums
@@ -43,16 +43,13 @@ def write_bundle(context: Context) -> None:
     assignment = assignment_of(context)
     parameters = Labeller(assignment).parameters
     sums, scaling = read_sums(context), context.scaling
-    wanted = ("n_clusters", "steps", "objective", "mask_rate", "beta")
-    settings = {name: assignment.member[name] for name in wanted}
+    settings = bundle_settings(assignment.settings, assignment.member)
     save_bundle(
         context.output / "model",
         parameters=parameters,
         mask_value=np.asarray(assignment.settings["mask_value"], dtype=np.float32),
         settings=settings
         | {
-            "kind": assignment.settings["kind"],
-            "step_size": assignment.settings["step_size"],
             "missing": context.config.prepare.missing,
             # What missing values become where prepare.missing is mean, in original units.
             "fill": [_plain(value) for value in context.statistics.mean],

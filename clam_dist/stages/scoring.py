@@ -1,4 +1,7 @@
-"""What silhouettes are measured against: references of each cluster, or all rows, from shards."""
+"""What silhouettes are measured against: references of each cluster, or all rows, from shards.
+
+Rows are measured where prototypes live: as they are, normalised, or as latents.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,12 +17,13 @@ import pyarrow.parquet as pq
 
 from clam_dist.assign import Assignment, Labeller
 from clam_dist.data.files import published
-from clam_dist.data.sampling import row_hash
+from clam_dist.data.sampling import generator, row_hash
 from clam_dist.data.shards import ShardFile
 from clam_dist.evaluation.distances import DistanceSums, distance_sums
 from clam_dist.evaluation.estimate import QueryScores
-from clam_dist.evaluation.moments import filled
-from clam_dist.evaluation.queries import score_sums
+from clam_dist.evaluation.linear import undefined_because
+from clam_dist.evaluation.moments import ClusterMoments, filled
+from clam_dist.evaluation.queries import score_cosines, score_queries, score_sums
 from clam_dist.evaluation.references import (
     ReferenceCollector,
     References,
@@ -30,6 +35,8 @@ from clam_dist.stages.context import Context
 COLLECT_TASKS = 16
 """Runs of shards that references are collected from: few, for each brings its own candidates."""
 BLOCK_ROWS = 65_536
+RECURSED_ROWS = 10_000
+"""Rows measured against one another after the recursion: a third of a second of pairs."""
 SCORES_FILE = "scores.npz"
 
 Block = tuple[np.ndarray, np.ndarray, "np.ndarray | None"]
@@ -74,29 +81,31 @@ class Queries:
     weight: np.ndarray | None
 
 
-def sorted_queries(context: Context, folder: Path) -> Queries:
-    """The rows that the shards stage drew to be scored; their numbers go to ``queries.npy``."""
-    shards = context.shards_folder
-    rows = np.load(shards / "query.rows.npy")
+def read_queries(folder: str, weighted: bool) -> Queries:
+    """The rows that the shards stage drew to be scored, from the folder where it left them."""
+    rows = np.load(Path(folder, "query.rows.npy"))
     order = np.argsort(rows)
-    weighted = context.config.source.weight is not None
-    weight = np.load(shards / "query.w.npy")[order] if weighted else None
-    np.save(folder / "queries.npy", rows[order])
-    return Queries(rows[order], np.load(shards / "query.x.npy")[order], weight)
+    weight = np.load(Path(folder, "query.w.npy"))[order] if weighted else None
+    return Queries(rows[order], np.load(Path(folder, "query.x.npy"))[order], weight)
 
 
 def find_references(context: Context) -> tuple[References, int | None]:
-    """Rows of each cluster to measure against, and how many; None where all rows are."""
+    """Rows of each cluster to measure against, and how many; None where all rows are.
+
+    By cosines all rows are, by their clusters' moments.
+    """
     asked = context.config.evaluate.references
-    k = int(context.data("train")["winner"]["n_clusters"])
+    assignment = assignment_of(context)
     n_rows = sum(shard.rows for shard in context.shards)
-    each = auto_references(n_rows, k) if asked == "auto" else None if asked == "all" else asked
+    each = None if asked == "all" or assignment.model().metric_name == "cosine" else asked
+    if each == "auto":
+        each = auto_references(n_rows, assignment.n_clusters)
     shards = [shard for shard in context.shards if shard.rows]
     size = -(-len(shards) // COLLECT_TASKS)
     runs = [shards[first : first + size] for first in range(0, len(shards), size)]
     task = partial(
         collect_references,
-        assignment=assignment_of(context),
+        assignment=assignment,
         folder=str(context.shards_folder),
         weighted=context.config.source.weight is not None,
         # With all rows as references only the moments are wanted of this pass.
@@ -140,13 +149,16 @@ def collect_references(
     ``typical`` ``(k,)`` float64 is the mean distance in each cluster: far rows are drawn surely.
     """
     labeller = Labeller(assignment)
-    width = len(assignment.settings["mask_value"])
-    collector = ReferenceCollector(assignment.n_clusters, width, per_cluster)
+    collector: ReferenceCollector | None = None
     for shard in shards:
         for x, rows, weight in read_shard(shard, folder, weighted):
             labels, distances = labeller.label(x)
+            z = labeller.represent(x)
             sizes = reference_sizes(distances, labels, typical)
-            collector.update(x, labels, _hashes(seed, rows), rows, weight, sizes)
+            if collector is None:
+                collector = ReferenceCollector(assignment.n_clusters, z.shape[1], per_cluster)
+            collector.update(z, labels, _hashes(seed, rows), rows, weight, sizes)
+    assert collector is not None  # shards without rows are not asked for
     return collector
 
 
@@ -170,9 +182,10 @@ def _hashes(seed: int, rows: np.ndarray) -> np.ndarray:
 def score_exactly(context: Context, folder: Path, queries: Queries, references: References) -> Path:
     """Measure every query against all rows, shard by shard, before the labels are written."""
     assignment = assignment_of(context)
-    x = filled(queries.x)
-    labels, _ = Labeller(assignment).label(queries.x)
-    save_arrays(folder / "query-rows.npz", {"x": x, "rows": queries.rows})
+    labeller = Labeller(assignment)
+    labels, _ = labeller.label(queries.x)
+    z = filled(labeller.represent(queries.x))
+    save_arrays(folder / "query-rows.npz", {"z": z, "rows": queries.rows})
     shards = [shard for shard in context.shards if shard.rows]
     task = partial(
         measure_against_shard,
@@ -187,10 +200,8 @@ def score_exactly(context: Context, folder: Path, queries: Queries, references: 
     for part in context.track("assign", parts, [shard.rows for shard in shards]):
         total = part if total is None else total.merge(part)
     assert total is not None  # as above
-    scores = score_sums(x, labels, queries.rows, total, references, queries.weight)
+    scores = score_sums(z, labels, queries.rows, total, references, queries.weight)
     save_scores(folder / SCORES_FILE, scores)
-    if context.config.evaluate.references == "all":
-        _write_silhouettes(context.output / "evaluation" / "silhouette.parquet", scores)
     return folder / SCORES_FILE
 
 
@@ -205,17 +216,66 @@ def measure_against_shard(
 ) -> DistanceSums:
     """Sums of distances from every query to the rows of one shard, by cluster."""
     labeller = Labeller(assignment)
-    collector = ReferenceCollector(
-        assignment.n_clusters, len(assignment.settings["mask_value"]), None
-    )
+    with np.load(queries) as arrays:
+        z, query_rows = arrays["z"], arrays["rows"]
+    collector = ReferenceCollector(assignment.n_clusters, z.shape[1], None)
     for x, rows, weight in read_shard(shard, folder, weighted):
         labels, _ = labeller.label(x)
-        collector.update(x, labels, _hashes(seed, rows), rows, weight)
-    with np.load(queries) as arrays:
-        return distance_sums(arrays["x"], arrays["rows"], collector.finish())
+        collector.update(labeller.represent(x), labels, _hashes(seed, rows), rows, weight)
+    return distance_sums(z, query_rows, collector.finish())
 
 
-def _write_silhouettes(path: Path, scores: QueryScores) -> None:
+def score_recursed(
+    folder: str, *, assignment: Assignment, weighted: bool, n_rows: int, seed: int
+) -> dict[str, Any] | None:
+    """Silhouette of rows where the recursion has taken them; None of a model that cannot tell.
+
+    It flatters: the recursion draws rows to the prototypes that label them. So it says how sharply
+    the model parts the rows, not how well they part. A sample of the queries, at most
+    :data:`RECURSED_ROWS`, is measured against itself: references would need a pass of their own.
+
+    Parameters
+    ----------
+    folder
+        Of the shards and of the queries, drawn uniformly of ``n_rows`` labelled rows.
+
+    Returns
+    -------
+    dict or None
+        As ``SilhouetteResult.to_json``, with ``references`` "queries" where they are not all rows.
+        Also None where the sample has no two clusters.
+    """
+    labeller, queries = Labeller(assignment), read_queries(folder, weighted)
+    picked = np.arange(len(queries.rows))
+    if len(picked) > RECURSED_ROWS:
+        draw = generator(seed, "recursed").permutation(len(picked))
+        picked = np.sort(draw[:RECURSED_ROWS])
+    z = labeller.recursed(queries.x[picked])
+    if z is None:
+        return None
+    labels, _ = labeller.label(queries.x[picked])
+    weight = None if queries.weight is None else queries.weight[picked]
+    rows, k = queries.rows[picked], assignment.n_clusters
+    moments = ClusterMoments.of(z, labels, k, weight)
+    if undefined_because(moments.count) is not None:
+        return None
+    if labeller.metric == "cosine":
+        scores = score_cosines(z, labels, rows, moments, weight)
+    else:
+        all_of_them = References.everything(z, labels, rows, moments, weight)
+        scores = score_queries(z, labels, rows, all_of_them, weight)
+    result = scores.result(n_rows, seed, "all", labeller.metric).to_json()
+    return result | ({} if len(scores.rows) >= n_rows else {"references": "queries"})
+
+
+def write_silhouettes(path: Path, scores: QueryScores) -> None:
+    """Save every query's score, by global row.
+
+    Parameters
+    ----------
+    path
+        A Parquet file of ``row``, ``cluster`` and ``silhouette``.
+    """
     table = pa.table(
         {
             "row": pa.array(scores.rows, pa.int64()),

@@ -14,10 +14,10 @@ from clam_dist.evaluation.references import auto_references
 from clam_dist.launch import machine
 from clam_dist.models.masks import hidden_count
 from clam_dist.stages.clusters import cluster_choices
-from clam_dist.stages.planning import as_list
+from clam_dist.stages.settings import sweep
 from clam_dist.stages.shards import query_rows, sample_rows
 from clam_dist.stages.sizes import Crowd, Sizes
-from clam_dist.train.members import Member, group_members, plan_members
+from clam_dist.train.members import Member, group_members
 from clam_dist.train.plan import plan_segments, resolve_batch_rows, search_batch_rows
 from clam_dist.train.schedule import FINALISTS
 
@@ -45,7 +45,7 @@ def sizes_of(
     asked_rows = None if config.train.batch_rows == "auto" else int(config.train.batch_rows)
     batch_rows = resolve_batch_rows(asked_rows, gathered or n_rows)
     search_rows = search_batch_rows(sampled)
-    members = _members(config, clusters)
+    members = sweep(config.model, config.train, dict.fromkeys(clusters, 1.0))
     course = plan_segments(
         members, n_rows=n_rows, sample_rows=sampled, batch_rows=batch_rows, epochs=1
     )
@@ -106,22 +106,6 @@ def stored_bytes(kind: pa.DataType, width: int) -> int:
         return max(1, kind.bit_width // 8)
     except ValueError:
         return TEXT_BYTES
-
-
-def _members(config: Config, clusters: Sequence[int]) -> list[Member]:
-    """The sweep as it will be planned, but for numbers of clusters that k-means rules out."""
-    model, train = config.model, config.train
-    both = ["masked", "unmasked"]
-    return plan_members(
-        n_clusters=clusters,
-        steps=as_list(model.steps),
-        objectives=both if model.objective == "auto" else [model.objective],
-        mask_rates=as_list(model.mask_rate),
-        betas=None if model.beta == "auto" else as_list(model.beta),
-        learning_rates=None if train.learning_rate == "auto" else as_list(train.learning_rate),
-        restarts=train.restarts,
-        inertia=dict.fromkeys(clusters, 1.0),
-    )
 
 
 def _finalists(members: Sequence[Member]) -> list[Member]:

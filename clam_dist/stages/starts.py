@@ -8,7 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
+from clam_dist.errors import DataError
 from clam_dist.evaluation.labelings import score_labelings
+from clam_dist.models.base import Metric
 from clam_dist.models.seeding import fill_missing, starts
 from clam_dist.train.members import STARTS
 from clam_dist.train.plan import Baseline, rung_queries
@@ -23,6 +25,7 @@ TRIES_WORK, KMEANS_WORK = 2e7, 2e8
 NEAR_BEST = 1.05
 """Runs of at most this multiple of the least inertia can be the second start: local optima of
 k-means differ more in silhouette than in inertia (.122 to .126 on a million rows of vowels)."""
+SHORTEST = 1e-30
 SMALLEST_INERTIA = 1e-6
 """Floor of the inertia a row that sets beta's unit: of rows that are all alike it is 0."""
 
@@ -53,17 +56,27 @@ def compute_starts(
     restarts: int,
     seed: int,
     few: bool = False,
+    geometry: str = "euclidean",
 ) -> Starts:
-    """Starting prototypes ``(restarts, k, d)`` from the sample, written as ``.npy``."""
+    """Starting prototypes ``(restarts, k, d)`` from the sample, written as ``.npy``.
+
+    On the sphere of rows by their direction; those without one are left out.
+    """
     x = np.load(Path(shards_folder) / "sample.x.npy")
     weight = np.load(Path(shards_folder) / "sample.w.npy") if weighted else None
+    metric: Metric = "euclidean"
+    if geometry == "spherical":
+        metric = "cosine"
+        x, weight = _directions(x, weight)
     count = kmeans_tries(x.size * n_clusters, few)
     tries, n_distinct = starts(x, weight, n_clusters, count, "kmeans", seed)
+    if metric == "cosine":
+        tries = tries / np.maximum(np.linalg.norm(tries, axis=-1, keepdims=True), SHORTEST)
     rows = fill_missing(x)
     nearest = [_nearest(rows, prototypes) for prototypes in tries]
     labels = np.stack([labels for labels, _ in nearest])
     inertias = [float(np.average(squared, weights=weight)) for _, squared in nearest]
-    scores = _scores(rows, weight, labels, inertias, n_clusters, seed)
+    scores = _scores(rows, weight, labels, inertias, n_clusters, seed, metric)
     least = int(np.argmin(inertias))
     first = [least, _best_try(scores, least)]
     drawn = []
@@ -93,13 +106,28 @@ def _scores(
     inertias: Sequence[float],
     n_clusters: int,
     seed: int,
+    metric: Metric,
 ) -> dict[int, tuple[float, float]]:
     """Silhouette with its error of the runs of nearly the least inertia; ``labels`` ``(n, m)``."""
     most = NEAR_BEST * min(inertias)
     near = [i for i, inertia in enumerate(inertias) if inertia <= most]
     clusters = [n_clusters] * len(near)
-    found = score_labelings(rows, labels[near], clusters, weight, seed, rung_queries(len(near)))
+    queries = rung_queries(len(near))
+    found = score_labelings(rows, labels[near], clusters, weight, seed, queries, metric=metric)
     return dict(zip(near, found, strict=True))
+
+
+def _directions(x: np.ndarray, weight: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+    """Rows of length 1, what is missing taken as 0; rows of zeros are left out."""
+    rows = np.nan_to_num(x, nan=0.0)
+    lengths = np.linalg.norm(rows, axis=1)
+    placed = lengths > 0
+    if not placed.any():
+        raise DataError(
+            "model.geometry: spherical needs rows with a direction, and every row of the sample is "
+            "zero in all features; use euclidean, or other columns in source.features"
+        )
+    return rows[placed] / lengths[placed, None], None if weight is None else weight[placed]
 
 
 def _best_try(scores: Mapping[int, tuple[float, float]], least: int) -> int:

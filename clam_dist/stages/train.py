@@ -9,43 +9,30 @@ from typing import Any
 
 from clam_dist.data.shards import ShardFile, plan_shard_rows, virtual_shards
 from clam_dist.executor import Event
+from clam_dist.models.factory import MODELS
+from clam_dist.stages.baselines import train_baseline
 from clam_dist.stages.context import Context, StageResult
 from clam_dist.stages.planning import TrainingRows, plan_training
 from clam_dist.train.checkpoint import publish_checkpoint
 from clam_dist.train.loop import train_rank
 from clam_dist.train.plan import TrainPlan
 from clam_dist.train.result import MODEL_FILE, RESULT_FILE
+from clam_dist.train.state import PHASES
 
 
 def run(context: Context) -> StageResult:
     """Train, from the last published checkpoint where there is one."""
     folder = context.work / "train"
     folder.mkdir(parents=True, exist_ok=True)
-    plan = make_plan(context, folder)
-    digest = plan.digest
-
-    read = {"search": 0, "train": 0}
-
-    def on_event(event: Event) -> None:
-        if event["event"] == "read":
-            for phase in read:
-                read[phase] += int(event[phase])
-            return
-        if event["event"] == "checkpoint":
-            publish_checkpoint(folder, str(event["name"]), digest)
-        context.on_event(event)
-
-    lanes = plan.lanes("train")
-    ranks = min(context.executor.workers, lanes)
-    if ranks < context.executor.workers:
-        context.emit(
-            "log",
-            level="INFO",
-            message=f"training uses {ranks} of {context.executor.workers} workers: a batch of "
-            f"{plan.batch_rows} rows has {lanes} micro-batch(es)",
-        )
-    results = context.executor.gang(train_rank, plan, world_size=ranks, on_event=on_event)
-    result = results[0]
+    rows = training_rows(context)
+    plan = make_plan(context, folder, rows)
+    read = dict.fromkeys(PHASES, 0)
+    ranks = 1
+    if MODELS[context.config.model.kind].by_gradient:
+        results = _run_gang(context, plan, read)
+        result, ranks = results[0], len(results)
+    else:
+        result = train_baseline(plan, rows, context.executor, context.on_event)
     winner = result["winner"]
     if winner["loss"] - winner["loss"] != 0:
         context.warn(
@@ -77,6 +64,31 @@ def run(context: Context) -> StageResult:
     )
 
 
+def _run_gang(context: Context, plan: TrainPlan, read: dict[str, int]) -> list[dict[str, Any]]:
+    """The ranks' results; ``read`` takes the bytes of each phase that they read."""
+
+    def on_event(event: Event) -> None:
+        if event["event"] == "read":
+            for phase in read:
+                read[phase] += int(event[phase])
+            return
+        if event["event"] == "checkpoint":
+            publish_checkpoint(plan.folder, str(event["name"]), plan.digest)
+        context.on_event(event)
+
+    lanes = plan.lanes("train")
+    workers = context.executor.workers
+    if lanes < workers:
+        context.emit(
+            "log",
+            level="INFO",
+            message=f"training uses {lanes} of {workers} workers: a batch of "
+            f"{plan.batch_rows} rows has {lanes} micro-batch(es)",
+        )
+    # Not the workers that are there now: some may join, up to the ranks that would have work.
+    return context.executor.gang(train_rank, plan, world_size=lanes, on_event=on_event)
+
+
 def read_result(context: Context) -> dict[str, Any]:
     """The whole of the training's result: members' table and history."""
     path = context.work / context.data("train")["result"]
@@ -84,20 +96,24 @@ def read_result(context: Context) -> dict[str, Any]:
     return result
 
 
-def make_plan(context: Context, folder: Path) -> TrainPlan:
-    """The plan for the rows that the shards stage left."""
-    config = context.config
+def training_rows(context: Context) -> TrainingRows:
+    """The rows that the shards stage left."""
     sample = context.data("shards")["samples"]["sample"]
     shards = tuple(training_shards(context))
-    rows = TrainingRows(
+    return TrainingRows(
         folder=str(context.shards_folder),
         shards=shards,
         sample_rows=sample["rows"],
-        weighted=config.source.weight is not None,
+        weighted=context.config.source.weight is not None,
         has_missing=any(shard.has_missing for shard in shards) or sample["has_missing"],
         statistics=context.statistics,
         scaling=context.scaling,
     )
+
+
+def make_plan(context: Context, folder: Path, rows: TrainingRows) -> TrainPlan:
+    """The plan for these rows."""
+    config = context.config
     plan = plan_training(
         rows,
         config.model,

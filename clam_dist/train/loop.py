@@ -19,6 +19,7 @@ from clam_dist.data.reader import ShardFile, ShardReader
 from clam_dist.executor import Collective
 from clam_dist.train.plan import Segment, TrainPlan, rung_queries
 from clam_dist.train.population import Group
+from clam_dist.train.pretraining import begin_members
 from clam_dist.train.reduction import lanes_to_read
 from clam_dist.train.reseeding import reseed
 from clam_dist.train.result import (
@@ -39,7 +40,7 @@ LONGEST_SECONDS = 300.0
 """A round that takes longer writes a checkpoint on its way."""
 TRAIN_RATE = 0.3
 """Share of the first learning rate at which members found by the search go on on all rows."""
-SEARCH, TRAIN, VALIDATE = 1, 2, 3
+SEARCH, TRAIN, VALIDATE, PRETRAIN = 1, 2, 3, 5
 """First parts of the keys of masks."""
 
 
@@ -78,7 +79,10 @@ def run(state: TrainState) -> dict[str, Any]:
         with _reader(state, segment.phase) as reader:
             _run_segment(state, segment, reader)
             state.bytes_read[segment.phase] += reader.bytes_read
-        if state.segment + 1 < len(segments):
+        if segment.phase == "pretrain":
+            state.say(f"placing prototypes in the latents of {len(state.members)} networks")
+            begin_members(state)
+        elif state.segment + 1 < len(segments):
             _next_segment(state, segment, segments[state.segment + 1])
         state.segment += 1
         state.epoch = state.step = 0
@@ -142,7 +146,7 @@ def _reader(state: TrainState, phase: str) -> ShardReader:
 
 def _run_segment(state: TrainState, segment: Segment, reader: ShardReader) -> None:
     lanes = state.plan.lanes(segment.phase)
-    phase_key = SEARCH if segment.phase == "search" else TRAIN
+    phase_key = {"pretrain": PRETRAIN, "search": SEARCH, "train": TRAIN}[segment.phase]
     batch_rows = _batch_rows(state.plan, segment.phase)
     began, rows = time.monotonic(), 0
     while state.epoch < segment.epochs:
@@ -186,6 +190,9 @@ def _update(state: TrainState, sums: Sequence[torch.Tensor]) -> None:
 
 def _end_round(state: TrainState, segment: Segment, steps: int, rows_per_second: float) -> bool:
     """Judge a round; True when every member has stopped."""
+    x, observed = state.sample_tensors(slice(0, None))
+    for group in state.groups:
+        group.derive(x, state.sample_weights(), observed)
     state.synchronise()
     losses = _validate(state, state.groups)
     for group, loss in zip(state.groups, losses, strict=True):
@@ -248,7 +255,7 @@ def _validate(state: TrainState, groups: Sequence[Group]) -> list[np.ndarray]:
 
 
 def _batch_rows(plan: TrainPlan, phase: str) -> int:
-    return plan.batch_rows if phase == "train" else plan.search_batch_rows
+    return plan.search_batch_rows if phase == "search" else plan.batch_rows
 
 
 def lanes_of_rows(rows: int) -> int:

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
+from clam_dist.models.seeding import Kind
 from clam_dist.train.schedule import LEARNING_RATE
 
 AUTO_SCALES: tuple[float, ...] = tuple(float(c) for c in np.geomspace(0.05, 32.0, 8).round(4))
 """``c = beta * s2`` for ``beta: auto``, ``s2`` being the k-means inertia a row: the best values
 found by the paper's own search (table 5) run from .15 to 20 in this unit."""
 
-FEWER_SCALES = AUTO_SCALES[1::2]
 MANY_MEMBERS = 320
 """Members from which on ``beta: auto`` tries every second scale: of many numbers of clusters."""
 
-STARTS: tuple[Literal["kmeans", "kmeans++", "normal", "rows"], ...] = (
+STARTS: tuple[Kind, ...] = (
     "kmeans",
     "kmeans",
     "normal",
@@ -79,28 +79,31 @@ def plan_members(
     betas: Sequence[float] | None,
     learning_rates: Sequence[float] | None,
     restarts: int,
-    inertia: dict[int, float],
+    inertia: Mapping[int, float],
+    scales: Sequence[float] = AUTO_SCALES,
+    starts: Sequence[str] = STARTS,
 ) -> list[Member]:
     """Every combination of the settings, ``restarts`` times.
 
     Parameters
     ----------
     betas
-        Inverse temperatures; None for :data:`AUTO_SCALES` over each ``inertia``.
+        Inverse temperatures; None for ``scales`` over each ``inertia``.
     learning_rates
         None for the default.
     inertia
         For each number of clusters ``s2``, the k-means inertia a row in scaled units, positive.
+    scales
+        Every second of them where many numbers of clusters make many members.
+    starts
+        Where restarts begin, in turn.
     """
     members: list[Member] = []
-    rates_of = {"masked": len(mask_rates), "unmasked": 1}
-    each = len(steps) * sum(rates_of[objective] for objective in objectives) * restarts
-    each *= len(learning_rates or [LEARNING_RATE]) * len(AUTO_SCALES)
-    scales = (
-        FEWER_SCALES
-        if len(n_clusters) > 1 and each * len(n_clusters) > MANY_MEMBERS
-        else AUTO_SCALES
-    )
+    rates_of = {"masked": len(mask_rates)}
+    each = len(steps) * sum(rates_of.get(objective, 1) for objective in objectives) * restarts
+    each *= len(learning_rates or [LEARNING_RATE]) * len(scales)
+    if len(n_clusters) > 1 and each * len(n_clusters) > MANY_MEMBERS:
+        scales = scales[1::2]
     for k, depth, objective in product(n_clusters, steps, objectives):
         choices = betas if betas is not None else [c / inertia[k] for c in scales]
         rates = mask_rates if objective == "masked" else [0.0]
@@ -117,7 +120,7 @@ def plan_members(
                 scale=float(beta * inertia[k]),
                 learning_rate=float(rate),
                 restart=restart,
-                start=STARTS[restart % len(STARTS)],
+                start=starts[restart % len(starts)],
             )
             members.append(member)
     return members

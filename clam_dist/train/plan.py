@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from clam_dist.data.reader import ShardFile
+from clam_dist.models.base import Metric
 from clam_dist.train.members import Member
 from clam_dist.train.schedule import (
     FINALISTS,
@@ -24,12 +25,25 @@ RUNG_SHARES = (0.1, 0.1, 0.2, 0.6)
 """Of the search's passes, between the times that it drops the worse half: early rungs hold many
 members and tell the hopeless apart soon, late ones train the few."""
 
-Scorer = Callable[
-    [np.ndarray, np.ndarray, Sequence[int], "np.ndarray | None", int, int],
-    list[tuple[float, float]],
-]
-"""``(x (S, d), labelings (M, S), clusters (M,), weight (S,) | None, seed, queries)`` to ``M``
-silhouettes with their standard errors."""
+
+class Scorer(Protocol):
+    """Sampled silhouettes of several labelings of the same rows."""
+
+    def __call__(
+        self,
+        x: np.ndarray,
+        labelings: np.ndarray,
+        clusters: Sequence[int],
+        weight: np.ndarray | None,
+        seed: int,
+        queries: int,
+        *,
+        metric: Metric,
+    ) -> list[tuple[float, float]]:
+        """``x (S, m)``, labelings ``(M, S)`` to ``M`` silhouettes with their standard errors."""
+        ...
+
+
 SEARCH_QUERIES, FINAL_QUERIES = 2048, 8192
 """Rows scored while there are many members, and to choose the winner."""
 SCORED_ROWS = 65_536
@@ -112,6 +126,8 @@ class TrainPlan:
         File of starting parameters for each number of clusters: ``(restarts, k, d)`` float32.
     baselines
         k-means, for each number of clusters.
+    fixed_beta
+        Whether the members' betas were asked for, rather than their scales.
     """
 
     shards_folder: str
@@ -134,6 +150,7 @@ class TrainPlan:
     baselines: dict[int, Baseline]
     device: str
     digest: str
+    fixed_beta: bool = True
     buffer_bytes: int = 64 << 20
 
     @property
@@ -152,7 +169,13 @@ def search_batch_rows(sample_rows: int) -> int:
 
 
 def plan_segments(
-    members: Sequence[Member], *, n_rows: int, sample_rows: int, batch_rows: int, epochs: int | None
+    members: Sequence[Member],
+    *,
+    n_rows: int,
+    sample_rows: int,
+    batch_rows: int,
+    epochs: int | None,
+    pretrain_epochs: int | None = None,
 ) -> tuple[Segment, ...]:
     """The course of the sweep: halvings on the sample where there are many, then all rows.
 
@@ -166,12 +189,16 @@ def plan_segments(
         Rows of a global batch in training.
     epochs
         Passes over all rows at the most, None for the automatic number.
+    pretrain_epochs
+        Passes that train the members' networks alone, first of all; None where they have none.
     """
     by_clusters: dict[int, int] = {}
     for member in members:
         by_clusters[member.n_clusters] = by_clusters.get(member.n_clusters, 0) + 1
     most = max(by_clusters.values())
     segments: list[Segment] = []
+    if pretrain_epochs is not None:
+        segments.append(Segment("pretrain", pretrain_epochs, 0, most))
     first = 0
     if most > FINALISTS or len(by_clusters) > 1:
         per_pass = max(1, -(-sample_rows // search_batch_rows(sample_rows)))
@@ -183,7 +210,7 @@ def plan_segments(
             length = passes - first if last else max(1, round(share * passes))
             segments.append(Segment("search", length, first, keep))
             first += length
-    searched = bool(segments)
+    searched = first > 0
     cap = epochs if epochs is not None else auto_epochs(n_rows, batch_rows, searched=searched)
     segments.append(Segment("train", cap, 0, 1))
     return tuple(segments)

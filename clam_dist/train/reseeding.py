@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 
 from clam_dist.train.population import Group
 from clam_dist.train.state import TrainState
 
+SUSPECT_ROWS = 4096
 RESEED = 4
 """First part of the key of these draws."""
 
@@ -19,40 +22,57 @@ def reseed(state: TrainState) -> int:
     is a row drawn with probability proportional to its squared distance from its prototype
     (Arthur and Vassilvitskii 2007), by a key of seed, round, member and prototype.
     """
-    first = state.sample_tensors(slice(0, 4096))[0]
     moved = 0
     for group in state.groups:
+        if not group.model.reseeds:
+            continue
+        first = _represent(state, group, slice(0, SUSPECT_ROWS))
         unused = ~_used(group, first)
         if not bool(unused.any()):
             continue
-        x = state.sample_tensors(slice(0, None))[0]
-        if len(x) > len(first):
-            unused &= ~_used(group, x)
+        if len(state.sample) > SUSPECT_ROWS:
+            unused &= ~_used(group, _represent(state, group, slice(0, None)))
         for position, prototype in torch.nonzero(unused).tolist():
-            _move(state, group, position, prototype, first)
+            _move(state, group, position, prototype, first[position % len(first)])
             moved += 1
     return moved
 
 
-def _scores(prototypes: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+def _represent(state: TrainState, group: Group, rows: slice) -> list[torch.Tensor]:
+    """Rows of the sample ``(B, m)`` in each member's space, one for all where it is the same."""
+    x, observed = state.sample_tensors(rows)
+    count = len(group.members) if group.model.own_space else 1
+    found = []
+    for position in range(count):
+        own = {name: value[position] for name, value in group.parameters.items()}
+        found.append(group.model.represent(own, x, observed)[0])
+    return found
+
+
+def _scores(group: Group, members: slice, x: torch.Tensor) -> torch.Tensor:
     """``2 x·rho - |rho|²``, ``(P, k, B)``: greatest where the distance is least."""
+    prototypes = group.parameters["prototypes"][members]
+    if group.model.metric_name == "cosine":
+        prototypes = torch.nn.functional.normalize(prototypes, dim=-1)
     return 2 * prototypes @ x.T - prototypes.square().sum(-1, keepdim=True)
 
 
-def _used(group: Group, x: torch.Tensor) -> torch.Tensor:
+def _used(group: Group, spaces: Sequence[torch.Tensor]) -> torch.Tensor:
     """``(P, k)`` bool: which prototypes some row is nearest to."""
-    prototypes = group.parameters["prototypes"]
-    used = torch.zeros(prototypes.shape[:2], dtype=torch.bool, device=x.device)
-    for part in x.split(4096):
-        used.scatter_(1, _scores(prototypes, part).argmax(1), True)
+    shape = group.parameters["prototypes"].shape[:2]
+    used = torch.zeros(shape, dtype=torch.bool, device=spaces[0].device)
+    for position, space in enumerate(spaces):
+        members = slice(None) if len(spaces) == 1 else slice(position, position + 1)
+        for part in space.split(4096):
+            used[members].scatter_(1, _scores(group, members, part).argmax(1), True)
     return used
 
 
 def _move(
     state: TrainState, group: Group, position: int, prototype: int, rows: torch.Tensor
 ) -> None:
-    current = group.parameters["prototypes"][position : position + 1]
-    distance = rows.square().sum(-1) - _scores(current, rows).amax(1)[0]
+    scores = _scores(group, slice(position, position + 1), rows)
+    distance = rows.square().sum(-1) - scores.amax(1)[0]
     odds = distance.clamp(min=0).to(torch.float64).cpu().numpy()
     member = group.members[position].index
     key = (RESEED, state.segment, state.rounds, member, prototype)
@@ -63,7 +83,9 @@ def _move(
         return
     row = int(generator.choice(len(odds), p=odds / odds.sum()))
     group.parameters["prototypes"][position, prototype] = rows[row]
-    for name in group.names:
+    for name in group.model.by_cluster:
+        if name not in group.parameters:
+            continue
         if name != "prototypes":  # a weight of its own: that of an average prototype
             group.parameters[name][position, prototype] = group.parameters[name][position].mean()
         for store in (group.first, group.second):

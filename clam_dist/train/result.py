@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -13,10 +14,11 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
+from clam_dist.models.base import Equations
 from clam_dist.train.members import Member
 from clam_dist.train.plan import FINAL_QUERIES
-from clam_dist.train.population import Group, Model
-from clam_dist.train.selection import Score, choose, describe, is_full, passed_over
+from clam_dist.train.population import Group
+from clam_dist.train.selection import FAITHFUL, Score, choose, describe, is_full, passed_over
 from clam_dist.train.state import TrainState
 
 MODEL_FILE, RESULT_FILE = "model.safetensors", "result.json"
@@ -39,7 +41,7 @@ class Candidate:
     """
 
     member: Member
-    model: Model
+    model: Equations
     parameters: dict[str, torch.Tensor]
     loss: float
     state: str
@@ -78,7 +80,7 @@ def start_groups(state: TrainState) -> list[Group]:
     """
     left = {member.n_clusters for member in state.members}
     sharpest: dict[tuple[int, int], Member] = {}
-    for member in state.plan.members:
+    for member in state.sweep:
         key = (member.n_clusters, member.restart)
         if member.n_clusters not in left or member.start != "kmeans":
             continue
@@ -96,14 +98,14 @@ def score_candidates(
     They are shared out over the ranks; labels are gathered and rank 0 scores them all.
     """
     labels = _labels(state, candidates)
-    clusters = [candidate.member.n_clusters for candidate in candidates]
     values: list[tuple[float, float]] | None = None
     if state.collective.rank == 0:
-        x = np.nan_to_num(np.asarray(state.sample), nan=0.0)
-        weight, seed = state.sample_weight, state.plan.seed
-        values = state.plan.score(x, labels, clusters, weight, seed, queries)
+        values = _silhouettes(state, candidates, labels, queries)
     values = state.collective.broadcast_object(values)
-    weight = state.sample_weight
+    # Rows of zeros have no place on the sphere, whichever candidate is asked.
+    placed = labels[0] >= 0
+    labels = labels[:, placed]
+    weight = None if state.sample_weight is None else state.sample_weight[placed]
     scores = []
     for row, candidate, (value, error) in zip(labels, candidates, values, strict=True):
         k = candidate.member.n_clusters
@@ -111,9 +113,34 @@ def score_candidates(
         held = np.bincount(row, weights=weight, minlength=k).astype(np.float64)
         shares = held / max(float(held.sum()), 1e-300)
         used, least = int((sizes > 0).sum()), float(shares.min())
-        full = is_full(k, used, least, state.plan.baselines[k].smallest_share)
-        scores.append(Score(float(value), float(error), used, least, candidate.loss, full))
+        pretrained = state.pretrained_loss.get(candidate.member.restart, math.inf)
+        faithful = not candidate.model.reconstructs or candidate.loss <= FAITHFUL * pretrained
+        full = is_full(k, used, least, state.plan.baselines[k].smallest_share) and faithful
+        scores.append(
+            Score(float(value), float(error), used, least, candidate.loss, full, faithful)
+        )
     return scores
+
+
+def _silhouettes(
+    state: TrainState, candidates: Sequence[Candidate], labels: np.ndarray, queries: int
+) -> list[tuple[float, float]]:
+    """Silhouettes with their errors, each in the space of its candidate's prototypes."""
+    x, observed = state.sample_tensors(slice(0, None))
+    clusters = [candidate.member.n_clusters for candidate in candidates]
+    plan, placed = state.plan, labels[0] >= 0
+    weight = None if state.sample_weight is None else state.sample_weight[placed]
+
+    def score(part: slice) -> list[tuple[float, float]]:
+        first = candidates[part.start]
+        z = first.model.represent(first.parameters, x, observed)[0].cpu().numpy()[placed]
+        metric = first.model.metric_name
+        found = labels[part][:, placed]
+        return plan.score(z, found, clusters[part], weight, plan.seed, queries, metric=metric)
+
+    if not candidates[0].model.own_space:
+        return score(slice(0, len(candidates)))
+    return [value for i in range(len(candidates)) for value in score(slice(i, i + 1))]
 
 
 def _labels(state: TrainState, candidates: Sequence[Candidate]) -> np.ndarray:

@@ -13,6 +13,10 @@ SMALL_SHARE = 0.05
 for the guard, unless k-means' own least cluster is as small: a member that splits off a few
 outliers scores well and says nothing."""
 
+FAITHFUL = 1.1
+"""Greatest loss of a faithful member, as a multiple of its pretrained network's (the rule that
+DClAM's authors choose by: reconstruction within a tenth of the pretrained one)."""
+
 START_MARGIN, SEARCH_MARGIN, FINAL_MARGIN = (4.0, 0.3), (3.0, 0.15), (2.0, 0.05)
 """A number of clusters stays in the search while its best member is within so many standard
 errors, or this share, of the best of all: of k-means before there are members, on the way, and
@@ -36,7 +40,10 @@ class Score:
     loss
         Validation loss a hidden (or observed) entry, in scaled units squared.
     full
-        All clusters in use and none tiny, see :func:`is_full`.
+        All clusters in use and none tiny, see :func:`is_full`, and faithful.
+    faithful
+        False for a network that reconstructs rows much worse than it did when pretrained: latents
+        that forget the rows are easily clustered, and say nothing of them.
     """
 
     silhouette: float
@@ -45,6 +52,7 @@ class Score:
     smallest_share: float
     loss: float
     full: bool
+    faithful: bool = True
 
     def to_json(self) -> dict[str, Any]:
         """The score as a JSON object."""
@@ -179,7 +187,9 @@ def passed_over(table: Sequence[dict[str, Any]], winner: dict[str, Any]) -> list
     for row in table:
         if row["full"] or not row["silhouette"] > winner["silhouette"]:
             continue
-        if row["n_used"] < row["n_clusters"]:
+        if not row["faithful"]:
+            why = f"its loss is more than {FAITHFUL:g} times that of its pretrained network"
+        elif row["n_used"] < row["n_clusters"]:
             why = f"uses {row['n_used']} of {row['n_clusters']} clusters"
         else:
             why = f"its smallest cluster holds {row['smallest_share']:.3%} of the rows"

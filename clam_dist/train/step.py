@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor as ThreadPool
 from itertools import product
+from typing import Any
 
 import numpy as np
 import torch
 
 from clam_dist.executor import Collective
 from clam_dist.models.rows import to_tensors
+from clam_dist.train.exchange import exchange_sums
 from clam_dist.train.population import Group
 from clam_dist.train.reduction import combine
 
@@ -19,6 +21,7 @@ WORK_FOR_THREADS = 5e6
 below, handing over the interpreter's lock costs more than it brings (14 features: .8 times)."""
 
 LaneBatch = tuple[int, np.ndarray, "np.ndarray | None"]
+Rows = tuple[torch.Tensor, "torch.Tensor | None", "torch.Tensor | None"]
 
 
 def batch_sums(
@@ -49,35 +52,61 @@ def batch_sums(
         Threads to compute (lane, group) pairs on, None for none. Each runs at one intra-op
         thread, since products differ by thread count.
     """
-    prepared = {
-        lane: _prepare(x, weight, has_missing, device) for lane, x, weight in batches if len(x)
-    }
+    prepared = {lane: _prepare(x, w, has_missing, device) for lane, x, w in batches}
     shared = lanes == 1 and collective.world_size > 1
     if shared:  # one micro-batch: not lanes but groups are shared out
-        rank, world_size = collective.rank, collective.world_size
-        pairs = [(0, g) for g in range(len(groups)) if g % world_size == rank and prepared]
+        mine = [g for g in range(len(groups)) if g % collective.world_size == collective.rank]
     else:
-        pairs = list(product(prepared, range(len(groups))))
+        mine = list(range(len(groups)))
+    found = _independent(groups, mine, prepared, key, pool)
+    for position in mine:
+        if groups[position].model.exchanges:
+            # Where groups are shared out, whoever has one has all its rows.
+            partners = None if shared else collective
+            sums = exchange_sums(
+                groups[position], prepared, key, lanes, partners, _mapper(pool, groups, prepared)
+            )
+            found |= {(lane, position): value for lane, value in sums.items()}
+    lengths = [group.length for group in groups]
+    if shared:
+        return _gather_groups(found, lengths, device, collective)
+    flat = {
+        lane: torch.cat(
+            [
+                found.get((lane, g), torch.zeros(n, dtype=torch.float64, device=device))
+                for g, n in enumerate(lengths)
+            ]
+        )
+        for lane in prepared
+    }
+    return list(combine(flat, lanes, sum(lengths), collective).split(lengths))
+
+
+def _independent(
+    groups: Sequence[Group],
+    mine: Sequence[int],
+    prepared: Mapping[int, Rows],
+    key: tuple[int, ...],
+    pool: ThreadPool | None,
+) -> dict[tuple[int, int], torch.Tensor]:
+    """Sums of each micro-batch that has rows, for each group that needs no other's."""
+    filled = [lane for lane, rows in prepared.items() if len(rows[0])]
+    pairs = list(product(filled, [g for g in mine if not groups[g].model.exchanges]))
 
     def compute(pair: tuple[int, int]) -> torch.Tensor:
         lane, position = pair
         return groups[position].sums(*prepared[lane], (*key, lane))
 
-    work = max((groups[g].work(len(prepared[lane][0])) for lane, g in pairs), default=0.0)
-    threads = pool is not None and work >= WORK_FOR_THREADS
-    values = pool.map(compute, pairs) if pool is not None and threads else map(compute, pairs)
-    by_pair = dict(zip(pairs, values, strict=True))
-    lengths = [group.length for group in groups]
-    if shared:
-        return _gather_groups(by_pair, lengths, device, collective)
-    zero = torch.zeros(sum(lengths), dtype=torch.float64, device=device)
-    flat = {
-        lane: torch.cat([by_pair[lane, position] for position in range(len(groups))])
-        if lane in prepared
-        else zero
-        for lane, _, _ in batches
-    }
-    return list(combine(flat, lanes, sum(lengths), collective).split(lengths))
+    return dict(zip(pairs, _mapper(pool, groups, prepared)(compute, pairs), strict=True))
+
+
+def _mapper(
+    pool: ThreadPool | None, groups: Sequence[Group], prepared: Mapping[int, Rows]
+) -> Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]:
+    """``map``, on threads where that gains."""
+    most = max((len(rows[0]) for rows in prepared.values()), default=0)
+    work = max((group.work(most) for group in groups), default=0.0)
+    return pool.map if pool is not None and work >= WORK_FOR_THREADS else map
 
 
 def _gather_groups(
@@ -99,7 +128,7 @@ def _gather_groups(
 
 def _prepare(
     x: np.ndarray, weight: np.ndarray | None, has_missing: bool, device: torch.device
-) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
+) -> Rows:
     rows, observed = to_tensors(x, has_missing=has_missing, device=device)
     weights = None if weight is None else torch.from_numpy(weight).to(device, torch.float32)
     return rows, weights, observed

@@ -110,6 +110,53 @@ def test_types_of_the_label_columns() -> None:
     ]
 
 
+@settings(
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(row_groups=st.lists(st.integers(0, 30), max_size=5), batch=st.integers(1, 40))
+def test_further_columns_are_numbers_or_lists_of_one_length(
+    tmp_path: Path, row_groups: list[int], batch: int
+) -> None:
+    n = sum(row_groups)
+    cluster, distance, silhouette = labels(n)
+    energy = np.where(np.arange(n) % 4 == 1, np.nan, np.arange(n)).astype(np.float32)
+    shares = np.arange(3 * n, dtype=np.float64).reshape(n, 3)
+    shares[::6, 1] = np.nan
+    added = [pa.field("energy", pa.float32()), pa.field("shares", pa.list_(pa.float32(), 3))]
+    arrays = (cluster, distance, silhouette, energy, shares)
+    table = kept_rows(n)
+    parts = [str(tmp_path / "one.parquet"), str(tmp_path / "two.parquet")]
+    for part in parts:
+        with LabelsWriter(part, KEPT, row_groups, added) as writer:
+            for start in range(0, n, batch):
+                (rows,) = table.slice(start, batch).combine_chunks().to_batches()
+                c, d, s, *more = (values[start : start + batch] for values in arrays)
+                writer.write(rows, c, d, s, more)
+    merge_parts(parts, str(tmp_path / "both.parquet"))
+    found = pq.read_table(tmp_path / "both.parquet")
+    assert found.schema.equals(labels_schema(KEPT, added), check_metadata=False)
+    assert row_groups_of(tmp_path / "both.parquet") == 2 * row_groups
+    for place, row in enumerate(found.to_pylist()):
+        i = place % n
+        if i % 5 == 4:
+            assert row["energy"] is row["shares"] is None
+        else:
+            assert row["energy"] == (None if i % 4 == 1 else i)
+            second = None if i % 6 == 0 else 3.0 * i + 1
+            assert row["shares"] == [3.0 * i, second, 3.0 * i + 2]
+
+
+def test_further_columns_need_their_values(tmp_path: Path) -> None:
+    added = [pa.field("energy", pa.float32())]
+    nothing = pa.RecordBatch.from_arrays([], names=[])
+    with (
+        pytest.raises(ValueError, match="zip"),
+        LabelsWriter(str(tmp_path / "a.parquet"), pa.schema([]), [2], added) as writer,
+    ):
+        writer.write(nothing, np.array([0, 1]), np.zeros(2))
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_nothing_is_there_before_the_end_nor_after_an_error(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     with LabelsWriter(str(path), KEPT, []):

@@ -74,3 +74,45 @@ def test_copies_of_one_row_are_no_singleton_however_they_are_written():
     weight = np.array([1.0, 20.0, 20.0])
     value = score_labelings(rows, np.arange(3)[None], [3], weight)[0][0]
     assert value == pytest.approx(40 / 41)
+
+
+def test_by_cosines_it_is_the_exact_silhouette_too(rows):
+    generator = np.random.default_rng(1)
+    centred = rows - 5
+    clusters = [2, 7, 300, 3]
+    labelings = np.stack([generator.integers(0, k, len(rows)) for k in clusters])
+    labelings[3] = 1
+    labelings[3, 7] = 2  # a singleton
+    values = score_labelings(centred, labelings, clusters, metric="cosine")
+    for (value, error), labels in zip(values, labelings, strict=True):
+        assert value == pytest.approx(silhouette_score(centred, labels, metric="cosine"), abs=1e-6)
+        each = silhouette_samples(centred, labels, metric="cosine")
+        assert error == pytest.approx(each.std(ddof=1) / np.sqrt(len(rows)), abs=1e-6)
+
+
+def test_cosines_of_narrow_groups_far_from_the_origin(rows):
+    # All rows within a degree or so: 1 - cos is about 1e-5, and must not drown in float32.
+    labels = (rows[:, 0] > 5).astype(np.int64)
+    narrow = rows + 200
+    exact = silhouette_score(narrow.astype(np.float64), labels, metric="cosine")
+    value = score_labelings(narrow, labels[None], [2], metric="cosine")[0][0]
+    assert value == pytest.approx(exact, abs=1e-4)
+
+
+def test_rows_without_a_direction_are_left_out(rows):
+    labels = np.arange(len(rows)) % 3
+    padded = np.concatenate([rows, np.zeros((5, 4), np.float32)])
+    given = np.concatenate([labels, np.full(5, -1)])
+    value = score_labelings(padded, given[None], [3], metric="cosine")[0][0]
+    exact = silhouette_score(rows, labels, metric="cosine")
+    assert value == pytest.approx(exact, abs=1e-6)
+
+
+def test_weights_are_multiplicities_by_cosines_as_well(rows):
+    generator = np.random.default_rng(2)
+    labels = generator.integers(0, 3, len(rows))
+    weight = generator.integers(1, 3, len(rows))
+    value = score_labelings(rows, labels[None], [3], weight.astype(float), metric="cosine")[0][0]
+    repeated = np.repeat(np.arange(len(rows)), weight)
+    exact = silhouette_score(rows[repeated], labels[repeated], metric="cosine")
+    assert value == pytest.approx(exact, abs=1e-6)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 from sklearn.metrics import silhouette_samples
 
 from clam_dist.errors import DataError
 from clam_dist.evaluation.linear import (
+    cosine_silhouette,
+    directions,
     silhouettes,
     simplified_silhouette,
     squared_silhouette,
@@ -43,6 +47,48 @@ def test_weight_two_equals_the_row_twice() -> None:
     found = squared_silhouette(x, labels, weight=weight)
     expected = silhouette_samples(x[twice], labels[twice], metric="sqeuclidean")
     np.testing.assert_allclose(found[twice], expected, atol=1e-12)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    n=st.integers(3, 60),
+    k=st.integers(2, 5),
+    length=st.floats(1e-3, 1e3),
+)
+def test_cosine_silhouette_is_scikit_learns(seed: int, n: int, k: int, length: float) -> None:
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n, 3)) * rng.uniform(0.1, length + 0.1, n)[:, None]
+    labels = rng.integers(0, k, n)
+    labels[:3] = [0, 1, 0]
+    assume(len(np.unique(labels)) < n)
+    expected = silhouette_samples(x, labels, metric="cosine")
+    np.testing.assert_allclose(cosine_silhouette(x, labels), expected, atol=1e-9)
+
+
+def test_cosine_silhouette_by_hand() -> None:
+    # Rows along x, along y and against x, of any length; alone scores 0.
+    x = np.array([[2.0, 0.0], [5.0, 0.0], [0.0, 3.0], [-1.0, 0.0], [0.0, 7.0]])
+    found = cosine_silhouette(x, np.array([0, 0, 1, 2, 1]))
+    np.testing.assert_allclose(found, [1.0, 1.0, 1.0, 0.0, 1.0])
+    found = cosine_silhouette(x, np.array([0, 1, 0, 1, 1]))
+    # the first: a = 1, b = (0 + 2 + 1) / 3; the second: a = (2 + 1) / 2, b = (0 + 1) / 2
+    np.testing.assert_allclose(found[:2], [0.0, (0.5 - 1.5) / 1.5])
+
+
+def test_cosine_silhouette_of_some_rows_from_the_moments_of_all() -> None:
+    x, labels = blobs()
+    moments = ClusterMoments.of(directions(x), labels, 5)
+    expected = cosine_silhouette(x, labels)
+    found = cosine_silhouette(3 * x[7:19], labels[7:19], moments)
+    np.testing.assert_allclose(found, expected[7:19])
+    assert expected[0] == 0.0  # the cluster of one row
+    np.testing.assert_allclose(expected, silhouette_samples(x, labels, metric="cosine"), atol=1e-12)
+
+
+def test_directions_have_length_one_and_nothing_has_none() -> None:
+    x = np.array([[3.0, 4.0], [0.0, 0.0], [np.nan, -2.0]])
+    np.testing.assert_allclose(directions(x), [[0.6, 0.8], [0.0, 0.0], [0.0, -1.0]])
 
 
 def test_simplified_silhouette_by_hand() -> None:

@@ -10,7 +10,9 @@ from clam_dist.data.sampling import row_hash
 from clam_dist.errors import DataError
 from clam_dist.evaluation.distances import distance_sums
 from clam_dist.evaluation.estimate import QueryScores
-from clam_dist.evaluation.queries import corrected, score_queries, score_sums
+from clam_dist.evaluation.linear import directions
+from clam_dist.evaluation.moments import ClusterMoments
+from clam_dist.evaluation.queries import corrected, score_cosines, score_queries, score_sums
 from clam_dist.evaluation.references import ReferenceCollector, References
 
 
@@ -33,6 +35,46 @@ def test_every_row_is_scored_as_scikit_learn_scores_it() -> None:
     scores = score_queries(x, labels, rows, references(None))
     np.testing.assert_allclose(scores.silhouette, silhouette_samples(x, labels), atol=1e-6)
     assert scores.replicates.shape == (240, 0)
+
+
+def test_cosines_from_moments_are_scikit_learns_for_every_row(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    x, labels, rows = table()
+    z = directions(x).astype(np.float32)
+    moments = ClusterMoments.of(z, labels, 5)  # the fifth cluster is not in use
+    scores = score_cosines(z, labels, rows, moments)
+    expected = silhouette_samples(x, labels, metric="cosine")
+    np.testing.assert_allclose(scores.silhouette, expected, atol=1e-5)
+    result = scores.result(240, 7, None, "cosine")
+    assert result.value == pytest.approx(expected.mean(), abs=1e-5)
+    assert (result.metric, result.standard_error, result.references) == ("cosine", 0.0, "all")
+    monkeypatch.setattr("clam_dist.evaluation.queries.CHUNK_VALUES", 0)  # 64 queries a chunk
+    again = score_cosines(z, labels, rows, moments)
+    np.testing.assert_allclose(again.silhouette, scores.silhouette, atol=1e-12)
+
+
+def test_cosines_leave_out_rows_without_a_cluster_and_count_weights() -> None:
+    x, labels, rows = table()
+    z = directions(x)
+    some = np.where(rows % 5 == 0, -1, labels)
+    weight = np.where(rows % 2 == 0, 2.0, 1.0)
+    scores = score_cosines(z, some, rows, ClusterMoments.of(z, some, 4, weight), weight)
+    kept = np.flatnonzero(some >= 0)
+    np.testing.assert_array_equal(scores.rows, kept)
+    np.testing.assert_array_equal(scores.weight, weight[kept])
+    twice = np.repeat(kept, weight[kept].astype(int))
+    expected = silhouette_samples(x[twice], labels[twice], metric="cosine")
+    np.testing.assert_allclose(
+        np.repeat(scores.silhouette, weight[kept].astype(int)), expected, atol=1e-5
+    )
+
+
+def test_cosines_of_one_cluster_are_an_error() -> None:
+    x, labels, rows = table()
+    moments = ClusterMoments.of(x, 0 * labels, 3)
+    with pytest.raises(DataError, match="1 cluster"):
+        score_cosines(x, 0 * labels, rows, moments)
 
 
 @pytest.mark.parametrize("each", [None, 15])

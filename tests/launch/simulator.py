@@ -27,6 +27,9 @@ from clam_dist.launch.gang import Patience, run_gang
 from clam_dist.launch.seat import Network, Outcome, PeersLostError, Seat
 
 STEPS, LANES, PRIME = 12, 8, 1_000_003
+WIDTHS = (2, 3, 1)
+"""Numbers that travel in each exchange of a step: sums of the rows, their adjoint, the sums that
+training adds up; each of another shape, and each needs the one before."""
 PATIENCE = Patience(
     wait=40.0,
     settle=2.0,
@@ -179,6 +182,7 @@ class Group:
     store: Process | None = None
     broken: bool = False
     calls: dict[int, dict[int, Any]] = field(default_factory=dict)
+    kinds: dict[int, set[str]] = field(default_factory=dict)
     waiting: list[Thread] = field(default_factory=list)
 
 
@@ -195,8 +199,8 @@ class Collective:
         self._ask()
         self._send(json.dumps(event))
 
-    def exchange(self, value: Any, seconds: float) -> list[Any]:
-        """Every rank's value in rank order."""
+    def exchange(self, value: list[int], seconds: float) -> list[list[int]]:
+        """Every rank's numbers in rank order."""
         self._ask()
         if self.world_size == 1:
             return [value]
@@ -204,6 +208,10 @@ class Collective:
         here = group.calls.setdefault(self._call, {})
         self._call += 1
         here[self.rank] = value
+        kinds = group.kinds.setdefault(self._call, set())
+        kinds.add(f"{len(value)} numbers")
+        if len(kinds) > 1:  # gloo would end the process
+            self.cluster.problems.append(f"ranks exchange different things: {sorted(kinds)}")
         self.cluster.wake(group)
         began = kernel.now
         while len(here) < group.world:
@@ -249,6 +257,8 @@ class Fault:
         When; at a step of training, or at a time.
     seconds : float
         How long it lasts; for ``kill``, until the worker is back, 0 for never.
+    part : int
+        At a step, before which of its exchanges.
     """
 
     kind: str
@@ -256,6 +266,7 @@ class Fault:
     time: float | None
     step: int | None
     seconds: float
+    part: int = 0
 
 
 @dataclass(frozen=True)
@@ -294,6 +305,7 @@ def draw(seed: int) -> Schedule:
                 time=None if at_step else rng.uniform(0, 12),
                 step=rng.randrange(STEPS) if at_step else None,
                 seconds=seconds,
+                part=rng.randrange(len(WIDTHS)) if at_step else 0,
             )
         )
     joins = tuple(sorted(rng.uniform(0, 20) for _ in range(rng.choice((0, 0, 0, 1, 2)))))
@@ -511,10 +523,10 @@ class Cluster:
         kernel.me.rest(0.01)
         return Collective(self, seat, send, wanted)
 
-    def alone(self, threads: int, send: Any, wanted: Any) -> Collective:
+    def alone(self, threads: int, send: Any, wanted: Any, device: str) -> Collective:
         me = next(task for task in self.tasks if task.thread is self.kernel.me)
         self.groups.setdefault(me.seat.attempt, Group(1))
-        del threads
+        assert (threads, device) == (1, "cpu")
         return Collective(self, me.seat, send, wanted)
 
     # -- the Pool protocol -----------------------------------------------------------------------
@@ -565,6 +577,9 @@ class Cluster:
     def seat_details(self, worker: str) -> tuple[Network, int]:
         return Network(worker), 1
 
+    def placement(self, workers: Sequence[str]) -> tuple[Any, list[str]]:
+        return "gloo", ["cpu"] * len(workers)
+
     def why_lost(self, worker: str) -> str:
         return f"{worker} was killed by signal 9"
 
@@ -584,10 +599,21 @@ class Handle:
         self.task.dropped = True
 
 
+def partial_sums(part: int, lanes: Sequence[int], step: int, before: Sequence[int]) -> list[int]:
+    """These lanes' numbers in one exchange of a step; they need the totals of the one before."""
+    return [
+        sum((lane + 1) * (step + 3 + i + sum(before)) for lane in lanes) % PRIME
+        for i in range(WIDTHS[part])
+    ]
+
+
 def truth(step: int, value: int) -> int:
-    """One step: what the lanes' parts add up to, folded into the state."""
-    total = sum((lane + 1) * (step + 3) for lane in range(LANES))
-    return (value * 31 + total) % PRIME
+    """One step: what the lanes' parts add up to, exchange by exchange, folded into the state."""
+    totals: list[int] = [value]
+    for part in range(len(WIDTHS)):
+        parts = [partial_sums(part, [lane], step, totals) for lane in range(LANES)]
+        totals = [sum(column) % PRIME for column in zip(*parts, strict=True)]
+    return (value * 31 + totals[0]) % PRIME
 
 
 def undisturbed() -> int:
@@ -606,34 +632,44 @@ def train(collective: Collective, cluster: Cluster) -> int:
     kernel, seat = cluster.kernel, collective.seat
     number = cluster.numbers[seat.worker]
     step, value = (0, 7) if cluster.current is None else cluster.saved[cluster.current]
+    world, rank = collective.world_size, collective.rank
+    mine = range(rank * LANES // world, (rank + 1) * LANES // world)
     while step < STEPS:
-        kernel.me.rest(cluster.rng.uniform(0.05, 0.6))
-        for fault in [f for f in cluster.pending_steps if (f.worker, f.step) == (number, step)]:
-            cluster.pending_steps.remove(fault)
-            if fault.kind == "raise":
-                cluster.struck[number] = kernel.now
-                raise DataError(f"bad row on worker {number}")
-            if fault.kind == "slow":
-                cluster.struck[number] = kernel.now + fault.seconds
-                kernel.me.rest(fault.seconds)
-            else:
-                kernel.at(0.0, lambda f=fault: cluster.strike(f))
-                kernel.me.rest(0.001)
-        world, rank = collective.world_size, collective.rank
-        mine = range(rank * LANES // world, (rank + 1) * LANES // world)
-        part = sum((lane + 1) * (step + 3) for lane in mine)
-        total = sum(collective.exchange(part, seat.collective_seconds))
-        value = (value * 31 + total) % PRIME
+        totals = [value]
+        for part in range(len(WIDTHS)):
+            kernel.me.rest(cluster.rng.uniform(0.02, 0.2))
+            strike_within(cluster, number, (step, part))
+            sums = partial_sums(part, mine, step, totals)
+            parts = collective.exchange(sums, seat.collective_seconds)
+            totals = [sum(column) % PRIME for column in zip(*parts, strict=True)]
+        value = (value * 31 + totals[0]) % PRIME
         step += 1
         if step % 3 == 0:
-            values = collective.exchange(value, seat.patient_seconds)
-            assert len(set(values)) == 1, "ranks began at different checkpoints"
+            values = collective.exchange([value], seat.patient_seconds)
+            assert all(v == [value] for v in values), "ranks began at different checkpoints"
             if rank == 0:
                 name = f"checkpoint-{step}"
                 if cluster.saved.setdefault(name, (step, value)) != (step, value):
                     cluster.problems.append(f"{name} was written twice, unlike")
                 collective.report({"event": "checkpoint", "name": name, "by": seat.attempt})
     return value
+
+
+def strike_within(cluster: Cluster, number: int, where: tuple[int, int]) -> None:
+    """The faults that strike a worker at an exchange of a step, called on its rank's thread."""
+    kernel = cluster.kernel
+    here = [f for f in cluster.pending_steps if (f.worker, (f.step, f.part)) == (number, where)]
+    for fault in here:
+        cluster.pending_steps.remove(fault)
+        if fault.kind == "raise":
+            cluster.struck[number] = kernel.now
+            raise DataError(f"bad row on worker {number}")
+        if fault.kind == "slow":
+            cluster.struck[number] = kernel.now + fault.seconds
+            kernel.me.rest(fault.seconds)
+        else:
+            kernel.at(0.0, lambda f=fault: cluster.strike(f))
+            kernel.me.rest(0.001)
 
 
 def unjustified(cluster: Cluster, error: Exception, patience: Patience, restarts: int) -> list[str]:

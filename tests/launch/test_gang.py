@@ -63,6 +63,7 @@ class PretendPool:
     """Workers that give no sign of life."""
     silent: bool = False
     """Ranks of the first attempt never begin."""
+    gpus: bool = False
     born: int = 0
     marks: dict[str, str] = field(default_factory=dict)
     kept: list[list[tuple[Seat, str]]] = field(default_factory=list)
@@ -112,6 +113,11 @@ class PretendPool:
 
     def seat_details(self, worker: str) -> tuple[Network, int]:
         return Network(f"host of {worker}"), 3
+
+    def placement(self, workers: Sequence[str]) -> tuple[Any, list[str]]:
+        return ("nccl" if self.gpus else "gloo"), [
+            f"cuda:{i}" if self.gpus else "cpu" for i in range(len(workers))
+        ]
 
     def why_lost(self, worker: str) -> str:
         return f"{worker} was killed by signal 9"
@@ -239,6 +245,40 @@ def test_a_lone_rank_that_never_begins_is_given_up() -> None:
     values, _, said = run(pool, 1)
     assert [value[:2] for value in values] == [(0, 1)]
     assert "worker a did not begin within 0 s: it is busy otherwise" in said[0]
+
+
+def test_every_attempt_is_placed_anew() -> None:
+    """What ranks speak over, and each one's device, hold for those who are there."""
+    pool = PretendPool(["a", "b", "c"], only(0, 1, "dies"), gpus=True)
+    run(pool, 3)
+    seats = [(seat.rank, seat.world_size, seat.device, seat.backend) for seat in pool.seats]
+    assert seats == [
+        *[(rank, 3, f"cuda:{rank}", "nccl") for rank in range(3)],
+        *[(rank, 2, f"cuda:{rank}", "nccl") for rank in range(2)],
+    ]
+
+
+def test_more_ranks_than_there_are_workers_start_with_who_is_there() -> None:
+    """And take who has come since, whenever they start anew, up to the number that has work."""
+    pool = PretendPool(["a", "b"], only(0, 0, "peers"))
+
+    def messages(seconds: float) -> list[dict[str, Any]]:
+        if len(pool.attempts) == 1 and len(pool.alive) == 2:
+            pool.alive += ["c", "d", "e"]
+        return PretendPool.messages(pool, seconds)
+
+    pool.messages = messages  # type: ignore[method-assign]
+    outcomes = run_gang(
+        pool,
+        "function",  # type: ignore[arg-type]
+        "payload",
+        ranks=2,
+        most=4,
+        patience=QUICK,
+        on_event=lambda _: None,
+        tell=lambda *_: None,
+    )
+    assert [outcome.value[:2] for outcome in outcomes] == [(rank, 4) for rank in range(4)]
 
 
 def test_how_every_rank_of_a_failed_attempt_ended_is_kept() -> None:

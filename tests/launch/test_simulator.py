@@ -13,7 +13,7 @@ from clam_dist.errors import DataError, RunError
 from clam_dist.launch.gang import Patience
 
 sys.path.insert(0, str(Path(__file__).parent))
-from simulator import PATIENCE, Ending, Fault, Schedule, draw, simulate, undisturbed
+from simulator import PATIENCE, WIDTHS, Ending, Fault, Schedule, draw, simulate, undisturbed
 
 
 def check(schedule: Schedule, patience: Patience = PATIENCE) -> Ending:
@@ -88,6 +88,15 @@ def test_a_worker_that_joins_late_is_used_from_the_next_checkpoint_of_a_long_att
     ending = check(scheduled(1, joins=(0.5,)), replace(PATIENCE, grow=1.0))
     assert ending.worlds == (1, 2)
     assert (ending.growths, ending.restarts) == (1, 0)
+
+
+@pytest.mark.parametrize("kind", ["kill", "stop"])
+@pytest.mark.parametrize("part", range(len(WIDTHS)))
+def test_a_death_between_the_exchanges_of_a_step(part: int, kind: str) -> None:
+    """Some ranks have the totals of one exchange and wait in the next, of another shape."""
+    faults = (Fault(kind, 1, None, 4, 0.0, part), Fault(kind, 2, None, 9, 0.0, part))
+    ending = check(scheduled(3, *faults))
+    assert (ending.error, ending.worlds, ending.restarts) == (None, (3, 2, 1), 2)
 
 
 # -- what the simulator found ---------------------------------------------------------------------

@@ -15,6 +15,7 @@ from clam_dist.models import bundle as bundle_module
 from clam_dist.models.bundle import FORMAT_VERSION, Bundle, load_bundle, save_bundle
 
 SETTINGS = {
+    "kind": "clam",
     "n_clusters": 3,
     "steps": 6,
     "step_size": None,
@@ -166,12 +167,12 @@ def test_messages(tmp_path: Path, parts: dict[str, Any]) -> None:
     text = json.loads(described.read_text())
     text["attributes"]["format_version"] = FORMAT_VERSION + 1
     described.write_text(json.dumps(text))
-    with pytest.raises(ConfigError, match="format version 2, this clam_dist reads up to 1"):
+    with pytest.raises(ConfigError, match="format version 3, this clam_dist reads up to 2"):
         load_bundle(tmp_path / "model")
 
 
 def test_a_model_never_takes_the_place_of_anything_else(tmp_path):
-    from clam_dist.models.bundle import _refuse_others
+    from clam_dist.models.bundle_folder import _refuse_others
 
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "rows.csv").write_text("1")

@@ -35,6 +35,18 @@ def test_without_silhouettes_it_draws_the_loss(report_inputs) -> None:
     assert "Silhouette:" not in text
 
 
+def test_several_silhouettes_are_told_apart_and_pictures_left_to_the_page(report_inputs) -> None:
+    plain = markdown_report(output="o", **report_inputs)
+    assert markdown_report(output="o", **report_inputs, pictures={"sizes": [1]}) == plain
+    silhouette = report_inputs["metrics"]["silhouette"]
+    silhouette["metric"] = "cosine"
+    report_inputs["metrics"]["silhouette_recursed"] = silhouette | {"value": 0.9}
+    text = markdown_report(output="o", **report_inputs)
+    assert "| cosine silhouette | after the recursion |" in text
+    assert "| 0.350 ± 0.012 | 0.900 ± 0.012 |" in text
+    assert "seed 3. By the angle between rows, not their distance. Measured on the" in text
+
+
 def test_many_clusters_are_summed_up(report_inputs) -> None:
     first = report_inputs["cluster_profile"]["clusters"][0]
     report_inputs["cluster_profile"]["clusters"] = [

@@ -70,6 +70,17 @@ def test_page_says_what_matters(report_inputs) -> None:
         assert expected in text
 
 
+def test_latents_after_the_recursion_have_a_score_of_their_own(report_inputs) -> None:
+    assert "After the recursion" not in render(**report_inputs)
+    metrics = report_inputs["metrics"]
+    metrics["silhouette_recursed"] = metrics["silhouette"] | {"value": 0.8765}
+    text = " ".join(Page(render(**report_inputs)).words)
+    assert "After the recursion 0.876 ± 0.012" in " ".join(text.split())
+    assert "compare the one before" in text
+    metrics["silhouette"]["metric"] = "cosine"
+    assert "<dt>Cosine silhouette</dt>" in render(**report_inputs)
+
+
 def test_names_cannot_inject_markup(report_inputs) -> None:
     page = render(**report_inputs)
     assert "<b>night" not in page

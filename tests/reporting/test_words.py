@@ -65,6 +65,24 @@ def test_verdict_counts_unused_clusters_and_says_how_far_apart(report_inputs) ->
     )
 
 
+def test_silhouettes_are_told_apart(report_inputs) -> None:
+    metrics = report_inputs["metrics"]
+    assert words.silhouette_name(metrics["silhouette"]) == "Silhouette"
+    assert words.silhouette_name(None) == "Silhouette"
+    assert words.how_silhouettes_differ(metrics) == ""
+    metrics["silhouette_recursed"] = metrics["silhouette"] | {"value": 0.9, "standard_error": 0}
+    note = words.how_silhouettes_differ(metrics)
+    assert "latents before the recursion. After it the score is 0.900," in note
+    assert "angle" not in note
+    metrics["silhouette"]["metric"] = "cosine"
+    assert words.silhouette_name(metrics["silhouette"]) == "Cosine silhouette"
+    assert words.how_silhouettes_differ(metrics).startswith("By the angle between rows")
+    assert words.verdict(metrics).endswith(
+        "cosine silhouette 0.350 ± 0.012: the clusters are partly apart by direction."
+    )
+    assert words.how_silhouettes_differ(metrics | {"silhouette": None}) == ""
+
+
 @pytest.mark.parametrize(
     ("silhouette", "text"),
     [

@@ -370,6 +370,61 @@ def test_the_smallest_buffers_are_tried_before_a_refusal(monkeypatch, tmp_path, 
         run(settings(tmp_path / "211", data, memory_limit="211MiB"))
 
 
+class TwoWorkers:
+    """An executor whose workers Dask ends at ``memory_limit``."""
+
+    workers = 2
+
+    def __init__(self, memory_limit):
+        self.memory_limit = memory_limit
+
+
+@pytest.mark.parametrize(
+    ("kind", "asked", "told", "limit"),
+    [
+        ("address", "auto", 700 * MIB, 700 * MIB),
+        ("address", "2GiB", 700 * MIB, 700 * MIB),
+        ("class", "2GiB", 700 * MIB, 700 * MIB),
+        ("address", "2GiB", None, 5 * MIB),
+        ("local", "2GiB", None, 2048 * MIB),
+        ("serial", "2GiB", None, 2048 * MIB),
+        ("serial", "auto", None, 5 * MIB),
+    ],
+)
+def test_whose_limit_counts(kind, asked, told, limit):
+    cluster = config_from_dict(
+        {
+            "source": {"uri": "x"},
+            "model": {"n_clusters": 2},
+            "cluster": {"memory_limit": asked},
+        }
+    ).cluster
+    assert budget.limit_of(cluster, kind, TwoWorkers(told), 5 * MIB) == limit
+
+
+def test_workers_of_someone_else_are_held_to_their_own_limit(monkeypatch, tmp_path, data):
+    """What the config asks for is named as of no effect, and the remedy is theirs."""
+    monkeypatch.setattr(memory, "stages", lambda *_, **__: {"train": {"x": 300 * MIB}})
+    config = settings(
+        tmp_path / "out", data, kind="address", address="tcp://nowhere:1", memory_limit="2GiB"
+    )
+    events = []
+    with open_run(config, on_event=events.append) as opened:
+        executor = TwoWorkers(350 * MIB)
+        executor.map = lambda _, items: iter([(100 * MIB, 10**12) for _ in items])
+        executor.peak_rss_bytes, executor.close = dict, lambda: None
+        opened._context.make_executor = lambda *_, **__: executor
+        with pytest.raises(ConfigError) as refused:
+            opened.stage("profile")
+    message = str(refused.value)
+    assert "each worker would need 400.0 MiB and may use 350.0 MiB" in message
+    assert "Start the workers with a memory limit of 422MiB or more" in message
+    assert "Set cluster.memory_limit" not in message
+    (warning,) = [e["message"] for e in events if e["event"] == "warning"]
+    assert "cluster.memory_limit: 2.0 GiB has no effect" in warning
+    assert "one of them may use is 350.0 MiB" in warning
+
+
 # -- measured ------------------------------------------------------------------------------------
 
 

@@ -203,6 +203,12 @@ def assign(
     force: Annotated[
         bool, typer.Option("--force", help="Replace an output that something else has filled.")
     ] = False,
+    adapt: Annotated[
+        bool,
+        typer.Option(
+            "--adapt", help="Let a TDCM model find its centroids in the new source first."
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Label another source with a finished run's model, without training.
@@ -211,8 +217,9 @@ def assign(
     Examples:
       clam-dist assign --model runs/customers/model --source data/new/ --output runs/new
       clam-dist assign --model m --source s.parquet --output o --set source.keep=[customer_id]
+      clam-dist assign --model m --source other-domain/ --output o --adapt
 
-    Only keys under source, cluster and work may be set.
+    Only keys under source, cluster and work, and evaluate.columns, may be set.
     """
     from clam_dist.config import load_config
 
@@ -230,7 +237,7 @@ def assign(
             seen.add(event["event"])
             display(event)
 
-        metrics = apply_model(model, settings, force=force, on_event=on_event)
+        metrics = apply_model(model, settings, force=force, adapt=adapt, on_event=on_event)
     with results_on_stdout():
         if as_json:
             print(json.dumps(metrics, indent=1))

@@ -164,8 +164,9 @@ class ModelConfig(Section):
     ] = "auto"
     blocks: Count = 3
     score: Literal["identity", "softplus", "log1p"] = "identity"
+    temperature: Annotated[float, number(above=0)] = 1.0
     balance: Annotated[float, number(least=0)] = 1.0
-    reconstruction: Annotated[float, number(least=0)] = 1.0
+    reconstruction: Annotated[float, number(least=0)] = 10.0
 
 
 class TrainConfig(Section):

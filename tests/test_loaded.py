@@ -8,6 +8,7 @@ import pytest
 import clam_dist
 from clam_dist.config import config_from_dict
 from clam_dist.errors import ConfigError, DataError
+from clam_dist.models.nearest import Nearest
 
 
 @pytest.fixture(scope="module")
@@ -56,3 +57,32 @@ def test_a_table_without_a_column_is_told(trained):
 def test_an_array_of_another_width_is_told(trained):
     with pytest.raises(ConfigError, match="7 features"):
         clam_dist.load_model(trained[0]).predict(np.zeros((3, 4)))
+
+
+def test_representations_and_shares_of_tables_and_arrays(trained, monkeypatch):
+    out, table, _ = trained
+    model = clam_dist.load_model(out)
+    x = model.encode(table)
+    x[7, 1] = np.nan
+    x[9] = np.nan
+    z, shares = model.transform(x), model.predict_proba(x)
+    expected = (x - model.dataset["center"].values) / model.dataset["scale"].values
+    np.testing.assert_allclose(z, expected, rtol=1e-5, atol=1e-6)  # rows themselves, nan kept
+    known = np.arange(600) != 9
+    assert np.isnan(shares[9]).all()
+    np.testing.assert_allclose(shares[known].sum(1), 1.0, atol=1e-5)
+    np.testing.assert_array_equal(shares.argmax(1)[known], model.predict(x)[0][known])
+    monkeypatch.setattr("clam_dist.loaded.PREDICT_ROWS", 64)
+    np.testing.assert_array_equal(model.predict_proba(x), shares)
+    np.testing.assert_array_equal(model.transform(table).shape, (600, 7))
+    assert model.transform(table.slice(0, 0)).shape == (0, 7)
+
+
+def test_what_a_model_cannot_transform_or_share_is_told(trained, monkeypatch):
+    model = clam_dist.load_model(trained[0])
+    with pytest.raises(ConfigError, match="7 features"):
+        model.transform(np.zeros((3, 4)))
+    whole = Nearest(3)
+    monkeypatch.setattr(type(model.bundle), "model", lambda _: whole)
+    with pytest.raises(ConfigError, match="gives each row to one cluster alone"):
+        model.predict_proba(np.zeros((3, 7)))

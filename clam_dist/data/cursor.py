@@ -10,6 +10,12 @@ import numpy as np
 from clam_dist.data.npy import OpenNpyFiles
 from clam_dist.data.shards import ShardFile
 
+ALIGNMENT = 64
+"""Bytes. A product's last digits can depend on where in a cache line its rows begin (seen with MKL
+and rows of 5 or 9 numbers), so micro-batches begin at the same place on any number of ranks."""
+ALIGNED_ROWS = ALIGNMENT // 4
+"""So many rows of any width fill whole cache lines."""
+
 
 @dataclass(frozen=True)
 class RowBuffer:
@@ -20,7 +26,12 @@ class RowBuffer:
 
     @classmethod
     def empty(cls, rows: int, width: int, weighted: bool) -> RowBuffer:
-        return cls(np.empty((rows, width), np.float32), np.empty(rows) if weighted else None)
+        """Rows that begin where a cache line does."""
+        spare = ALIGNMENT // 4
+        held = np.empty(rows * width + spare, np.float32)
+        first = -(held.ctypes.data // 4) % spare
+        x = held[first : first + rows * width].reshape(rows, width)
+        return cls(x, np.empty(rows) if weighted else None)
 
     @property
     def nbytes(self) -> int:

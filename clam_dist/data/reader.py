@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from clam_dist.data.batches import BatchPlan
-from clam_dist.data.cursor import RowBuffer, ShardCursor
+from clam_dist.data.cursor import ALIGNED_ROWS, RowBuffer, ShardCursor
 from clam_dist.data.npy import OpenNpyFiles
 from clam_dist.data.shards import ShardFile
 
@@ -80,7 +80,7 @@ class ShardReader:
         self.steps = self._plan.steps
 
         row_bytes = 4 * width + 8 * weighted
-        rows = self._plan.most_rows(self._shards)
+        rows = self._plan.most_rows(self._shards) + ALIGNED_ROWS * len(self._lanes)
         slots = buffer_bytes // 2 // max(1, rows * row_bytes)
         slots = min(max(2, slots), _MOST_SLOTS)
         spare = buffer_bytes - slots * rows * row_bytes
@@ -210,6 +210,7 @@ class ShardReader:
             shard = lane_end
             part = slot.part(first, filled)
             batches.append((lane, part.x, part.w))
+            filled = -(-filled // ALIGNED_ROWS) * ALIGNED_ROWS
         return batches
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -27,12 +27,16 @@ class Estimator(BaseEstimator):
     that :func:`~clam_dist.estimators.parameters.resolve` takes.
     """
 
+    kind: ClassVar[str] = "clam"
+    """As ``model.kind`` in a config."""
     n_jobs: int | None
     random_state: Any
     verbose: int
 
     def _resolve(self) -> tuple[ModelConfig, TrainConfig, str]:
-        model, train, scaling = resolve(type(self).__name__, self.get_params(deep=False))
+        model, train, scaling = resolve(
+            type(self).__name__, self.get_params(deep=False) | {"kind": self.kind}
+        )
         choose_device(train.device)  # told before any work
         return model, train, scaling
 

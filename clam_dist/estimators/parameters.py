@@ -14,18 +14,6 @@ from clam_dist.config_errors import problems_of
 from clam_dist.config_sections import Section
 from clam_dist.errors import ConfigError
 
-MODEL = (
-    "n_clusters",
-    "beta",
-    "steps",
-    "step_size",
-    "mask_rate",
-    "mask_value",
-    "group_rows",
-    "objective",
-    "weighted",
-)
-TRAIN = ("epochs", "batch_rows", "learning_rate", "restarts", "select", "device", "precision")
 _SECTION = re.compile(r"\b(?:model|train|prepare|source)\.(?=[a-z])")
 
 
@@ -37,7 +25,7 @@ def resolve(name: str, values: Mapping[str, Any]) -> tuple[ModelConfig, TrainCon
     name
         Of the estimator, for messages.
     values
-        Its parameters; other keys than those of a config are ignored.
+        Its parameters and its ``kind``; other keys than those of a config are ignored.
 
     Returns
     -------
@@ -55,8 +43,10 @@ def resolve(name: str, values: Mapping[str, Any]) -> tuple[ModelConfig, TrainCon
     one = plain["n_clusters"] == 1 and not isinstance(plain["n_clusters"], bool)
     asked = {**plain, "n_clusters": 2 if one else plain["n_clusters"]}
     problems: list[tuple[str, str]] = []
-    model = _section(ModelConfig, {key: asked[key] for key in MODEL}, problems)
-    train = _section(TrainConfig, {key: asked[key] for key in TRAIN}, problems)
+    model, train = (
+        _section(kind, {key: asked[key] for key in kind.model_fields if key in asked}, problems)
+        for kind in (ModelConfig, TrainConfig)
+    )
     prepare = _section(PrepareConfig, {"scaling": asked["scaling"]}, problems)
     if model is None or train is None or prepare is None:
         lines = [f"{key}: {sentence}" for key, sentence in problems]

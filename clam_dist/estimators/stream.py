@@ -14,6 +14,7 @@ import torch
 from clam_dist.data.statistics import LARGEST_SCALED
 from clam_dist.estimators.trained import Trained
 from clam_dist.models.rows import to_tensors
+from clam_dist.train.exchange import exchange_sums
 from clam_dist.train.loop import one_thread_each
 from clam_dist.train.members import Member
 from clam_dist.train.plan import search_batch_rows
@@ -75,7 +76,7 @@ def learn(
     member = Member(**{field.name: trained.member[field.name] for field in fields(Member)})
     stacked = {name: value[None].clone() for name, value in trained.tensors().items()}
     group = build_group([member], trained.model(), stacked)
-    for name in group.names:
+    for name in group.trained:
         group.first[name] = torch.from_numpy(adam.first[name][None].copy()).to(trained.device)
         group.second[name] = torch.from_numpy(adam.second[name][None].copy()).to(trained.device)
     group.updates = adam.updates
@@ -95,8 +96,18 @@ def learn(
             if weight is not None:
                 held = torch.from_numpy(weight[chosen]).to(trained.device, torch.float32)
             group.plateau.rates = np.array([member.learning_rate * rate_share(step)])
-            group.update(group.sums(rows, held, observed, (STREAM, step)))
+            key = (STREAM, step)
+            if group.model.exchanges:
+                sums = exchange_sums(group, {0: (rows, held, observed)}, key, 1, None)[0]
+            else:
+                sums = group.sums(rows, held, observed, key)
+            group.update(sums)
             step += 1
+        if group.model.derived and len(order):
+            scaled = trained.scale(x[order])
+            rows, observed = to_tensors(scaled, device=trained.device)
+            held = None if weight is None else torch.from_numpy(weight[order]).to(rows)
+            group.derive(rows, held, observed)
     after = replace(trained, parameters=_arrays(group.parameters))
     return after, Adam(_arrays(group.first), _arrays(group.second), group.updates, step)
 

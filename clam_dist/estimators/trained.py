@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 
 from clam_dist.assign import label_rows
 from clam_dist.data.statistics import Scaling, Statistics
+from clam_dist.errors import ConfigError
 from clam_dist.evaluation.scores import AssignSums
+from clam_dist.models.base import Equations, Parameters
 from clam_dist.models.clam import ClAM
 from clam_dist.models.completion import complete
 from clam_dist.models.factory import build_model
@@ -25,6 +27,15 @@ BLOCK_ROWS = 16_384
 """Rows that a thread scales and labels at a time."""
 
 
+@runtime_checkable
+class Decoder(Protocol):
+    """A model that makes rows of latents."""
+
+    def decode(self, parameters: Parameters, z: torch.Tensor) -> torch.Tensor:
+        """Rows ``(n,d)`` in scaled units of latents ``(n,m)``."""
+        ...
+
+
 @dataclass(frozen=True)
 class Trained:
     """What prediction needs, as plain arrays, numbers and JSON.
@@ -32,7 +43,7 @@ class Trained:
     Parameters
     ----------
     parameters
-        ``prototypes (k, d)`` and perhaps ``log_epsilon (k,)``, float32, scaled units.
+        ``prototypes (k, m)``, in scaled units or among latents, and what else the model has.
     settings, member
         As the factory takes them.
     statistics, scaling
@@ -54,7 +65,7 @@ class Trained:
         """``k``."""
         return len(self.parameters["prototypes"])
 
-    def model(self) -> ClAM:
+    def model(self) -> Equations:
         """The equations."""
         return build_model(self.settings, self.member)
 
@@ -79,18 +90,47 @@ class Trained:
         """Rows in scaled units, float32."""
         return self.scaling.apply(np.asarray(x, dtype=np.float64))
 
-    def distances(self, x: np.ndarray, dtype: Any) -> np.ndarray:
-        """Distances ``(n, k)`` to the prototypes over the features seen, in scaled units."""
-        prototypes = self.parameters["prototypes"].astype(np.float64)
+    def prototypes_in_units(self) -> np.ndarray:
+        """Prototypes in original units, ``(k, d)`` float64; those among latents decoded."""
+        model, tensors = self.model(), self.tensors()
+        scaled = tensors["prototypes"]
+        if isinstance(model, Decoder):
+            scaled = model.decode(tensors, scaled)
+        return self.scaling.invert(scaled.cpu().numpy())
+
+    def represent(self, x: np.ndarray, dtype: Any) -> np.ndarray:
+        """Rows in the space of the prototypes, ``(n, m)``; nan where every feature is missing."""
 
         def of(part: np.ndarray) -> np.ndarray:
-            rows = self.scale(part).astype(np.float64)
-            seen = ~np.isnan(rows)
+            rows, observed = to_tensors(self.scale(part), device=self.device)
+            z, seen = model.represent(tensors, rows, observed)
+            found = z.cpu().numpy()
+            if seen is not None:
+                found = np.where(seen.cpu().numpy(), found, np.nan)
+            if observed is not None:
+                found[~observed.any(1).cpu().numpy()] = np.nan
+            return found
+
+        model, tensors = self.model(), self.tensors()
+        return self._map(x, of, (tensors["prototypes"].shape[1],), dtype)
+
+    def distances(self, x: np.ndarray, dtype: Any) -> np.ndarray:
+        """Distances ``(n, k)`` to the prototypes over what is seen; one minus the cosine."""
+        model, tensors = self.model(), self.tensors()
+        prototypes = model.placed(tensors).cpu().numpy().astype(np.float64)
+
+        def of(part: np.ndarray) -> np.ndarray:
+            z = self.represent(part, np.float64)
+            seen = ~np.isnan(z)
             whole = bool(seen.all())
-            rows = rows if whole else np.where(seen, rows, 0.0)
+            z = z if whole else np.where(seen, z, 0.0)
+            if model.metric_name == "cosine":
+                found = 1.0 - z @ prototypes.T
+                found[~z.any(axis=1)] = np.nan
+                return found
             squares = np.square(prototypes)
             lengths = squares.sum(axis=1) if whole else seen.astype(np.float64) @ squares.T
-            found = np.square(rows).sum(axis=1)[:, None] - 2.0 * (rows @ prototypes.T) + lengths
+            found = np.square(z).sum(axis=1)[:, None] - 2.0 * (z @ prototypes.T) + lengths
             found = np.sqrt(np.maximum(found, 0.0))
             found[~seen.any(axis=1)] = np.nan
             return found
@@ -108,6 +148,11 @@ class Trained:
         if not missing.any():
             return x
         model = self.model()
+        if not isinstance(model, ClAM) or (model.geometry, model.metric) != ("euclidean", "none"):
+            raise ConfigError(
+                "complete: only a Euclidean ClAM without a learned metric recalls missing values; "
+                "fit one with geometry='euclidean' and metric='none'"
+            )
         rows, observed = to_tensors(self.scale(x), device=self.device)
         if observed is None:  # pragma: no cover - scaling neither adds nor removes a value
             return x

@@ -18,7 +18,7 @@ from clam_dist.evaluation.linear import (
     undefined_because,
 )
 from clam_dist.evaluation.moments import ClusterMoments
-from clam_dist.evaluation.queries import score_cosines, score_queries, score_sums
+from clam_dist.evaluation.queries import score_by, score_cosines, score_queries, score_sums
 from clam_dist.evaluation.references import (
     ReferenceCollector,
     References,
@@ -45,6 +45,7 @@ __all__ = [
     "nmi",
     "reference_error",
     "reference_sizes",
+    "score_by",
     "score_cosines",
     "score_queries",
     "score_sums",

@@ -68,6 +68,23 @@ def score_queries(
     return QueryScores.join(parts)
 
 
+def score_by(
+    metric: str,
+    x: np.ndarray,
+    labels: np.ndarray,
+    rows: np.ndarray,
+    references: References,
+    weight: np.ndarray | None = None,
+) -> QueryScores:
+    """Silhouettes by ``euclidean`` distances to the references, or by ``cosine`` to all rows.
+
+    The other parameters are those of :func:`score_queries`.
+    """
+    if metric == "cosine":
+        return score_cosines(x, labels, rows, references.moments, weight)
+    return score_queries(x, labels, rows, references, weight)
+
+
 def score_cosines(
     x: np.ndarray,
     labels: np.ndarray,

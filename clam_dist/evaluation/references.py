@@ -16,7 +16,7 @@ it is too small.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -110,6 +110,37 @@ class References:
         collector.update(x, labels, np.zeros(len(rows), np.uint64), rows, weight)
         collector.moments = moments
         return collector.finish()
+
+    @classmethod
+    def of_sample(
+        cls,
+        x: np.ndarray,
+        labels: np.ndarray,
+        rows: np.ndarray,
+        n_clusters: int,
+        share: float,
+        weight: np.ndarray | None = None,
+    ) -> References:
+        """A uniform sample as references, and nothing known of the other rows.
+
+        It misses small clusters and measures skewed ones badly, but needs no pass over the rows.
+        With a share of 1 it is every row.
+
+        Parameters
+        ----------
+        x, labels, rows, weight
+            As in :meth:`everything`.
+        n_clusters : int
+        share : float
+            Of the rows of the data set, how many the sample holds: 0 to 1.
+        """
+        moments = ClusterMoments.of(x, labels, n_clusters, weight)
+        whole = cls.everything(x, labels, rows, moments, weight)
+        return replace(
+            whole,
+            design=np.full(len(whole.rows), 1.0 / share),
+            slope=np.zeros(n_clusters) if share < 1 else whole.slope,
+        )
 
     @property
     def count(self) -> np.ndarray:

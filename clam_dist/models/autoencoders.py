@@ -3,7 +3,7 @@
 Letters: ``B`` rows, ``d`` features (the width), ``m`` numbers of a latent. A network is described
 by a mapping that JSON can hold:
 
-- ``{"kind": "dense", "hidden": [256, 64], "activation": "relu"}``, for tables;
+- ``{"kind": "dense", "hidden": [256, 64], "activation": "gelu"}``, for tables;
 - ``{"kind": "convolutional", "image_shape": [c, h, w], "channels": [16, 32]}``, with ``activation``
   as above, and ``residual`` likewise, for rows that are images laid out flat;
 - ``{"kind": "transformer", "patches": 8, "embedding": 32, "heads": 4, "layers": 2}``, for rows that
@@ -142,7 +142,7 @@ def resolve_network(network: Network, width: int, latent: int) -> dict[str, Any]
         found |= {"patches": default_patches(width), "embedding": 32, "heads": 4, "layers": 2}
         found |= {key: value for key, value in network.items() if value is not None}
         return _checked_transformer(found, width)
-    activation = network.get("activation") or "relu"
+    activation = network.get("activation") or "gelu"
     if activation not in ACTIVATIONS:
         raise ConfigError(
             f"model.network.activation: {activation!r} is unknown; "

@@ -133,6 +133,16 @@ class Equations(ABC):
         """
         return x, observed
 
+    def judged(
+        self, parameters: Parameters, beta: float, x: Tensor, observed: Tensor | None
+    ) -> Tensor:
+        """Rows ``(B,m)`` as members of a sweep are compared on them: :meth:`represent`'s."""
+        return self.represent(parameters, x, observed)[0]
+
+    def placed(self, parameters: Parameters) -> Tensor:
+        """One member's prototypes ``(k,m)`` in the space of :meth:`represent`."""
+        return parameters["prototypes"]
+
     def derive(
         self, parameters: Parameters, x: Tensor, weight: Tensor | None, observed: Tensor | None
     ) -> dict[str, Tensor]:

@@ -7,6 +7,7 @@ axis of clusters or features (a network's weights) in a safetensors file beside;
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -269,8 +270,11 @@ def load_bundle(path: str | os.PathLike[str]) -> Bundle:
         raise ConfigError(
             f"no model at '{path}': give the model/ folder of a finished run's output"
         )
-    with xr.open_zarr(path, consolidated=False, chunks=None) as opened:
-        dataset = opened.load()
+    with warnings.catch_warnings():
+        # Zarr says of every file that is not its own that it is not.
+        warnings.filterwarnings("ignore", message=f"Object at {NETWORK_FILE}")
+        with xr.open_zarr(path, consolidated=False, chunks=None) as opened:
+            dataset = opened.load()
     version = dataset.attrs.get("format_version")
     if not isinstance(version, int) or "prototypes" not in dataset:
         raise ConfigError(f"'{path}' is a Zarr folder, but not a model that clam_dist wrote")

@@ -14,6 +14,7 @@ from clam_dist.models.base import Equations
 from clam_dist.models.clam import ClAM
 from clam_dist.models.coder import Coder
 from clam_dist.models.dclam import DClAM
+from clam_dist.models.metric import initial_metric
 from clam_dist.models.nearest import Nearest
 from clam_dist.models.tdcm import TDCM
 
@@ -62,6 +63,9 @@ def initial_parameters(
     if settings.get("weighted"):
         # All prototypes weigh the same at first (equation 10); training tells them apart.
         parameters["log_epsilon"] = torch.zeros(starts.shape[:2])
+    metric = settings.get("metric", "none")
+    if metric != "none":
+        parameters["metric"] = initial_metric(metric, len(starts), starts.shape[2])
     return parameters
 
 
@@ -78,6 +82,10 @@ def _clam(settings: Settings, member: Settings) -> Equations:
         seed=int(settings["seed"]),
         geometry=settings.get("geometry", "euclidean"),
         precision=settings.get("precision", "float32"),
+        loss=settings.get("loss", "squared"),
+        huber=float(settings.get("huber", 1.0)),
+        noise=float(settings.get("noise", 0.3)),
+        metric=settings.get("metric", "none"),
     )
 
 
@@ -91,6 +99,7 @@ def _tdcm(settings: Settings, member: Settings) -> Equations:
         int(settings["latent"]),
         int(member["n_clusters"]),
         blocks=int(settings["blocks"]),
+        tau=float(settings["temperature"]),
         sigma=settings["score"],
         balance=float(settings["balance"]),
         reconstruction=float(settings["reconstruction"]),
@@ -137,8 +146,13 @@ def _networks(settings: Settings, members: Sequence[Settings]) -> dict[str, torc
 
 
 NETWORKS = ("encoder", "decoder")
-DEEP_SCALES = (0.5, 2.0, 8.0, 32.0)
-"""``c = beta * s2`` in latents: each is a network of its own, so they are few."""
+DEEP_SCALES = (2.0, 4.0, 8.0, 16.0)
+"""``c = beta * s2`` in latents: each is a network of its own, so they are few, about what did best
+on digits (8; 32 is beyond)."""
+CLAM_RATE = 0.03
+"""Adam's first step length in scaled units."""
+DEEP_RATE = 0.003
+"""Adam's first step length in networks and their latents."""
 
 
 @dataclass(frozen=True)
@@ -147,6 +161,8 @@ class Kind:
 
     Parameters
     ----------
+    equations
+        The model's class.
     build
         ``(settings, member)`` to the equations, as :func:`build_model` takes them.
     objectives
@@ -164,8 +180,16 @@ class Kind:
         For ``beta: auto`` in their place, where they have another unit.
     spherical
         Rows are clustered by their direction.
+    learning_rate
+        Adam's first step length where it is auto.
+    steps
+        At the most, in training on all rows and in pretraining, where epochs are auto; None for
+        the few that ClAM takes.
+    batch_rows
+        Of a global batch at the least where they are auto.
     """
 
+    equations: type[Equations]
     build: Callable[[Settings, Settings], Equations]
     objectives: tuple[str, ...]
     fixed_objective: bool = True
@@ -174,17 +198,26 @@ class Kind:
     scales: tuple[float, ...] | None = None
     betas: tuple[float, ...] | None = None
     spherical: bool = False
+    learning_rate: float = CLAM_RATE
+    steps: int | None = None
+    batch_rows: int = 1
 
 
 def _baseline(name: str) -> Kind:
     spherical = name == "spherical_kmeans"
-    return Kind(_nearest, (name,), by_gradient=False, betas=(1.0,), spherical=spherical)
+    return Kind(Nearest, _nearest, (name,), by_gradient=False, betas=(1.0,), spherical=spherical)
 
 
+DEEP: dict[str, Any] = {
+    "pretrained": True,
+    "learning_rate": DEEP_RATE,
+    "steps": 3000,
+    "batch_rows": 64,
+}
 MODELS: dict[str, Kind] = {
-    "clam": Kind(_clam, ("masked", "unmasked"), fixed_objective=False),
-    "dclam": Kind(_dclam, ("reconstruction",), pretrained=True, scales=DEEP_SCALES),
-    "tdcm": Kind(_tdcm, ("reconstruction",), pretrained=True, betas=(1.0,)),
+    "clam": Kind(ClAM, _clam, ("masked", "unmasked"), fixed_objective=False),
+    "dclam": Kind(DClAM, _dclam, ("reconstruction",), scales=DEEP_SCALES, **DEEP),
+    "tdcm": Kind(TDCM, _tdcm, ("reconstruction",), betas=(1.0,), **DEEP),
     **{name: _baseline(name) for name in ("kmeans", "minibatch_kmeans", "spherical_kmeans")},
 }
 """A new model is one file beside this one, its line here and its name in the config's kinds."""

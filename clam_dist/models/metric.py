@@ -7,11 +7,15 @@ the step ``x ← x + α (w R - x)`` as ever, under shares that see the metric:
     w = softmax(-β (ρ - x)' W (ρ - x)) = softmax(2 β x W R' - β diag(R W R')) ,   W = M' M
 
 so prototypes stay in the rows' own units, and in k-space nothing changes but ``2 β R`` to
-``2 β R W`` and ``g``. The determinant of ``M`` is 1: its scale would be ``β`` over again, which is
-the member's own setting.
+``2 β R W`` and ``g``.
 
-The loss is taken in the rows' own space. In the mapped one a map could shrink the directions in
-which prototypes fit badly, and the loss would fall to nothing with nothing learnt.
+The loss is measured by the metric as well, ``f(M (x - x_T))``, and the determinant of ``M`` is 1:
+else ``M`` would shrink, and the loss with it, with nothing learnt. What is left for ``M`` to do is
+to make the differences round, as for the clusters' common covariance (Gustafson and Kessel 1978):
+with squares the least loss is the ``d``-th root of the determinant of ``Σ (x - x_T)(x - x_T)'``. A
+loss in the rows' own space teaches the opposite, since there the long side of elongated clusters
+costs most: on three such clusters side by side, turned by 30°, the agreement with the truth was .02
+to .29 under it and .96 under this one (adjusted Rand index; .03 for k-means).
 
 Letters as in :mod:`clam_dist.models.dynamics`; rows are lines, which ``M`` maps to
 ``x F``, ``F = M'``.
@@ -24,7 +28,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from clam_dist.models.products import Precision, lower
+from clam_dist.models.products import Precision, add_product, lower
+from clam_dist.models.robust import Penalty
 from clam_dist.models.sums import Prototypes, blocks
 
 Form = Literal["none", "diagonal", "full"]
@@ -116,6 +121,8 @@ class Warped(Prototypes):
         super().__init__(prototypes, beta, log_epsilon, precision)
         self.by_scaled = torch.zeros_like(self.rows)
         self.factor = None if metric is None else unit_factor(metric)
+        # By the logarithms of scales, or by F, of the loss at fixed differences; half of it.
+        self._explicit = None if self.factor is None else torch.zeros_like(self.factor)
         if self.factor is None:
             return
         self._mapped = apply_factor(self.rows, self.factor)
@@ -131,6 +138,66 @@ class Warped(Prototypes):
         if self.factor.dim() == 2:
             return mapped * self.factor.unsqueeze(1)
         return torch.matmul(mapped, self.factor.mT)
+
+    def project(self, x: Tensor, out: Tensor) -> None:
+        """``out (P,k,B) ← R x'`` of rows ``x (B,d)``."""
+        flat = lower(self.rows.view(-1, self.width), self.precision)
+        into = out.view(-1, len(x))
+        add_product(out.new_zeros((1, 1)), flat, self.lower(x).T, self.precision, into)
+
+    def measure(self, error: Tensor, penalty: Penalty, weight: Tensor | None) -> Tensor:
+        """The cost of differences by the metric, and half its derivative in their place.
+
+        Parameters
+        ----------
+        error : Tensor (P,B,d)
+            In the rows' own space.
+        penalty : Penalty
+            Of the difference of images.
+        weight : Tensor (B,1), optional
+
+        Returns
+        -------
+        Tensor (P,) float64
+        """
+        if self.factor is None or self._explicit is None:
+            return penalty(error, weight)
+        image = apply_factor(error, self.factor)
+        pull = image.clone()
+        loss = penalty(pull, weight)
+        if self.factor.dim() == 2:
+            self._explicit += (image * pull).sum(1)
+        else:
+            self._explicit.baddbmm_(error.mT, pull)
+        error.copy_(self._back(pull))
+        return loss
+
+    def measure_columns(
+        self, error: Tensor, columns: Tensor | None, penalty: Penalty, weight: Tensor | None
+    ) -> Tensor:
+        """As :meth:`measure`, features first and one scale for each.
+
+        Parameters
+        ----------
+        error : Tensor (groups,P,h,B)
+        columns : Tensor (groups,h) int64, optional
+            Which features each group has; all of them by default.
+        """
+        if self.factor is None or self._explicit is None:
+            return penalty(error, weight)
+        scales = self.factor if columns is None else self.factor[:, columns].transpose(0, 1)
+        scales = scales.unsqueeze(-1)
+        image = error * scales
+        error.copy_(image)
+        loss = penalty(error, weight)
+        learnt = image.mul_(error).sum(-1)  # (groups,P,h)
+        if columns is None:
+            self._explicit += learnt.sum(0)
+        else:
+            lines = learnt.transpose(1, 2).reshape(-1, self.members)
+            self._explicit.T.index_add_(0, columns.reshape(-1), lines)
+        error.mul_(scales)
+        return loss
 
     def gradients(self) -> dict[str, Tensor]:
         """By name, with ``metric`` where there is one."""
@@ -151,11 +218,13 @@ class Warped(Prototypes):
     def _by_metric(self, lines: Tensor) -> Tensor:
         """From ``∂/∂W = R' lines``, symmetrised, to the parameter; ``W`` is never formed."""
         assert self.factor is not None
+        assert self._explicit is not None
         image = apply_factor(lines, self.factor)
         if self.factor.dim() == 2:  # scale · ∂/∂scale
-            found = 2.0 * (image * self._mapped).sum(1)
+            found = 2.0 * ((image * self._mapped).sum(1) + self._explicit)
             return found - found.mean(1, keepdim=True)
         by_factor = torch.matmul(self.rows.mT, image) + torch.matmul(lines.mT, self._mapped)
+        by_factor = by_factor + 2.0 * self._explicit
         logarithms = by_factor.diagonal(dim1=1, dim2=2) * self.factor.diagonal(dim1=1, dim2=2)
         logarithms = logarithms - logarithms.mean(1, keepdim=True)
         return by_factor.tril(-1) + torch.diag_embed(logarithms)

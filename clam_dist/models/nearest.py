@@ -76,6 +76,13 @@ class Nearest(Equations):
         prototypes = parameters["prototypes"].reshape(-1, x.shape[1])
         return nearest(x, observed, prototypes, self.geometry)
 
+    def placed(self, parameters: Parameters) -> Tensor:
+        """The prototypes ``(k,d)``, at length 1 on the sphere."""
+        prototypes = parameters["prototypes"].flatten(0, -2)
+        if self.geometry == "spherical":
+            return prototypes * inverse_lengths(prototypes).unsqueeze(1)
+        return prototypes
+
     def represent(
         self,
         parameters: Parameters,  # noqa: ARG002

@@ -92,7 +92,8 @@ class Residual(nn.Module):
 
     def __init__(self, channels: int, activation: str) -> None:
         super().__init__()
-        groups = math.gcd(8, channels)
+        # Of eight channels each: a group of one would lose its mean, and all of a single pixel.
+        groups = channels // 8 if channels % 8 == 0 else 1
         self.branch = nn.Sequential(
             nn.GroupNorm(groups, channels),
             ACTIVATIONS[activation](),

@@ -14,9 +14,10 @@ from clam_dist.errors import ConfigError
 from clam_dist.models.masked import masked_sums
 from clam_dist.models.masks import draw_masks
 from clam_dist.models.metric import Form, Warped
+from clam_dist.models.moving import moving_sums
 from clam_dist.models.noise import draw_noise
 from clam_dist.models.products import Precision, check_precision
-from clam_dist.models.residual import Recursion, clamped_sums, grouped_sums, moving_sums
+from clam_dist.models.residual import Recursion, clamped_sums, grouped_sums
 from clam_dist.models.robust import Penalty
 from clam_dist.models.rows import upload
 from clam_dist.models.rowwise import rowwise_sums

@@ -1,11 +1,8 @@
-"""The objectives with all their options: noise at the start, robust losses, a learned metric.
+"""Objective (9) with a robust loss or a learned metric, where only hidden features move.
 
-Saha et al., ICML 2023. The recursion is that of :mod:`clam_dist.models.unmasked`,
-:mod:`~clam_dist.models.masked` and :mod:`~clam_dist.models.rowwise`, in k-space; but what a row is
-compared with need not be what it started from (equation 5), and the difference is made in x-space,
-``e = x - A x_0 - C R``, where any function of it can be taken: one product more than the squared
-losses of those modules need, and one more on the way back. ``f'(e) / 2`` then stands where the
-error stood, and the rest of the way back is theirs.
+Saha et al., ICML 2023, in k-space as in :mod:`clam_dist.models.masked` and
+:mod:`~clam_dist.models.rowwise`. The difference is made in x-space there already, so that any
+function of it may be the loss: ``f'(e) / 2`` stands where the error stood on the way back.
 
 All adjoints are carried times -1/2: the -2 of the square's derivative comes last.
 """
@@ -18,7 +15,7 @@ import torch
 from torch import Tensor
 
 from clam_dist.models.couplings import FactoredCoupling, couple
-from clam_dist.models.dynamics import ascend, descend, remaining
+from clam_dist.models.dynamics import ascend, descend
 from clam_dist.models.groups import Columns, by_group, by_member, group_blocks, hidden_part
 from clam_dist.models.metric import Warped
 from clam_dist.models.robust import Penalty
@@ -27,7 +24,7 @@ from clam_dist.models.sums import SPACE, Sums, as_numbers, block_rows, blocks, s
 
 @dataclass(frozen=True)
 class Recursion:
-    """What the three forms below share.
+    """What all forms of the recursion share.
 
     Parameters
     ----------
@@ -40,41 +37,6 @@ class Recursion:
     alpha: float
     steps: int
     penalty: Penalty
-
-
-def moving_sums(
-    start: Tensor,
-    target: Tensor,
-    weight: Tensor | None,
-    held: Warped,
-    recursion: Recursion,
-    scored: Tensor | None = None,
-) -> Sums:
-    """Loss of rows all of whose features move, and its gradient.
-
-    Parameters
-    ----------
-    start, target : Tensor (B,d)
-        ``x_0`` and what ``x_T`` is compared with: the same in (8), with noise apart in (5).
-    weight : Tensor (B,), optional
-        Row weights.
-    held : Warped
-        Prototypes of all members.
-    recursion : Recursion
-    scored : Tensor (B,d) bool, optional
-        Entries in the loss; all by default.
-
-    Returns
-    -------
-    Sums
-        ``gradients`` holds ``prototypes`` and, where given, ``log_epsilon`` and ``metric``.
-    """
-    work = _Moving(held, recursion)
-    lines = max(held.count, held.width // 16)  # d numbers a row and member, but only twice
-    for rows in blocks(len(start), block_rows(held.members * lines, held.width)):
-        part = None if weight is None else weight[rows].to(start.dtype)
-        work.add(start[rows], target[rows], part, None if scored is None else scored[rows])
-    return work.finish()
 
 
 def grouped_sums(
@@ -92,14 +54,22 @@ def grouped_sums(
     ----------
     x : Tensor (B,d)
         Rows without missing values.
+    weight : Tensor (B,), optional
+        Row weights.
+    held : Warped
+        Prototypes of all members.
+    recursion : Recursion
     hidden : Tensor (groups,h) int64
         Hidden columns, each once, of each group; at least ``ceil(B / group_rows)`` groups.
     group_rows : int
         Rows ``i·group_rows … (i+1)·group_rows - 1`` share the mask ``hidden[i]``.
     value : Tensor (d,)
         ``v``, put where a feature is hidden.
-    weight, held, recursion
-        As in :func:`moving_sums`, as is the result.
+
+    Returns
+    -------
+    Sums
+        ``gradients`` holds ``prototypes`` and, where given, ``log_epsilon`` and ``metric``.
     """
     work = _Grouped(held, recursion, value.to(x.dtype))
     most = block_rows(held.members * held.count, held.width)
@@ -125,7 +95,7 @@ def clamped_sums(
     moving, scored : Tensor (B,d) bool
         Hidden or missing; hidden and observed (a subset of ``moving``).
     weight, held, recursion
-        As in :func:`moving_sums`, as is the result.
+        As in :func:`grouped_sums`, as is the result.
     """
     work = _Clamped(held, recursion)
     lines = 2 * max(held.count, held.width)  # every step keeps d numbers a row
@@ -135,7 +105,7 @@ def clamped_sums(
     return work.finish()
 
 
-class _Work:
+class Work:
     """Sums in the making."""
 
     def __init__(self, held: Warped, recursion: Recursion) -> None:
@@ -163,41 +133,7 @@ class _Work:
         return Sums(self.loss, self.entries, held.gradients())
 
 
-class _Moving(_Work):
-    """``add`` takes one block of rows."""
-
-    def __init__(self, held: Warped, recursion: Recursion) -> None:
-        super().__init__(held, recursion)
-        self.coupling = couple(*held.all_move())
-        self.left_over = remaining(self.alpha, self.steps)  # A
-
-    def add(
-        self, start: Tensor, target: Tensor, weight: Tensor | None, scored: Tensor | None
-    ) -> None:
-        lowered = self.held.lower(start)
-        first = self.held.start(lowered, SPACE)
-        path = descend(first, self.coupling, self.alpha, self.steps, True, SPACE)
-        error = self.coupling.displacement(path.final, SPACE)  # (P,d+1,B)
-        shown = error[:, :-1]
-        torch.sub(torch.sub(target, start, alpha=self.left_over).T, shown, out=shown)
-        error[:, -1] = 0.0  # 1' C: not of the state
-        if scored is not None:
-            shown.mul_(as_numbers(scored, "counts", start).T)
-        self.loss += self.penalty(error, weight)
-        self.entries += scored_entries(start, scored, weight)
-        adjoint = self.coupling.adjoin(error, path.final, SPACE)
-        lines = ascend(adjoint, path, self.coupling, self.alpha, True, SPACE)
-        self.start_learns(lines, lowered)
-
-    def finish(self) -> Sums:
-        by_left, by_right = self.coupling.gradients(self.alpha)  # by [2 β R W, c] and [R, 1]
-        self.by_scaled += by_left[..., :-1]
-        self.by_offset += by_left[..., -1]
-        self.by_rows += by_right[..., :-1]
-        return super().finish()
-
-
-class _Grouped(_Work):
+class _Grouped(Work):
     """``add`` takes whole groups of equal size; ``n = groups · P``."""
 
     def __init__(self, held: Warped, recursion: Recursion, value: Tensor) -> None:
@@ -225,7 +161,8 @@ class _Grouped(_Work):
 
         error = coupling.displacement(path.final, SPACE).view(groups, P, h, rows)
         torch.sub(target.unsqueeze(1), error, out=error)
-        loss = self.penalty(error, None if weight is None else weight.view(groups, 1, 1, rows))
+        weights = None if weight is None else weight.view(groups, 1, 1, rows)
+        loss = held.measure_columns(error, hidden, self.penalty, weights)
         self.loss += loss.view(groups, P).sum(0)
         self.entries += scored_entries(x[:, :h], None, weight)
 
@@ -244,7 +181,7 @@ class _Grouped(_Work):
         return super().finish()
 
 
-class _Clamped(_Work):
+class _Clamped(Work):
     """``add`` takes one block of rows, measured from ``v``."""
 
     def add(self, x: Tensor, weight: Tensor | None, moving: Tensor, scored: Tensor) -> None:
@@ -256,7 +193,7 @@ class _Clamped(_Work):
         path = descend(start, coupling, self.alpha, self.steps, False, SPACE)
         error = coupling.displacement(path.final, SPACE)  # (P,d,B)
         torch.sub(x.T, error, out=error).mul_(counts.T)
-        self.loss += self.penalty(error, weight)
+        self.loss += self.held.measure_columns(error.unsqueeze(0), None, self.penalty, weight)
         self.entries += scored_entries(x, scored, weight)
         adjoint = coupling.adjoin(error, path.final, SPACE)
         lines = ascend(adjoint, path, coupling, self.alpha, False, SPACE)

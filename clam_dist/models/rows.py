@@ -8,6 +8,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+CACHE_LINE = 64
+"""Bytes."""
+
 
 def to_tensors(
     x: np.ndarray, *, has_missing: bool = True, device: torch.device | str = "cpu"
@@ -39,6 +42,14 @@ def to_tensors(
     if bool(observed.all()):
         return upload(rows, target), None
     return upload(torch.where(observed, rows, 0.0), target), upload(observed, target)
+
+
+def aligned(values: torch.Tensor) -> torch.Tensor:
+    """The tensor itself where it begins at a cache line, else a copy that does.
+
+    A product's last digits can depend on where in a cache line its rows begin.
+    """
+    return values if values.data_ptr() % CACHE_LINE == 0 else values.clone()
 
 
 def upload(values: torch.Tensor, device: torch.device) -> torch.Tensor:

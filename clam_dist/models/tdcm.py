@@ -10,47 +10,23 @@ and back.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from clam_dist.errors import ConfigError
-from clam_dist.models.adaptation import (
-    CentroidSums,
-    LatentSums,
-    latent_moments,
-    merge,
-    next_centroids,
-)
-from clam_dist.models.attention import (
-    SIGMAS,
-    Sigma,
-    attend,
-    gathered,
-    metric_factor,
-    orthogonal_start,
-    quadratic,
-    sampled_start,
-)
-from clam_dist.models.base import Equations, Parameters
-from clam_dist.models.inference import first_greatest
-from clam_dist.models.sums import Sums, blocks
+from clam_dist.models.attention import SIGMAS, Sigma, orthogonal_start, sampled_start
+from clam_dist.models.base import Parameters
+from clam_dist.models.settling import NETWORK, Settling
+from clam_dist.models.sums import Sums
 from clam_dist.models.tdcm_batch import MicroBatch, Network
 
-BLOCK_ROWS = 256
-"""Rows of every product outside training; shorter blocks are padded to that many."""
-
-NETWORK = ("encoder.", "decoder.")
-"""How the names of a network's parameters begin."""
-
 RATES = {"encoder": 1.0, "decoder": 1.0, "metric": 1.0}
-
-Chunk = tuple[Tensor, "Tensor | None", "Tensor | None"]
-"""Rows ``(B,d)``, weights ``(B,)``, what is observed ``(B,d)``."""
+"""Factors on the learning rate of each kind of parameter."""
 
 
-class TDCM(Equations):
+class TDCM(Settling):
     """Equations and settings of TDCM; parameters are given with every call.
 
     Parameters are ``metric (P,m,m)`` (see :func:`.metric_factor`) and the network's. Derived are
@@ -83,7 +59,9 @@ class TDCM(Equations):
     mask_value : Tensor (d,) or float
         What a missing entry is filled with.
     radius : float, optional
-        Of the orthogonal start; ``√m`` where None, as far out as standardised latents are.
+        Of the orthogonal start; ``√m`` where None, as far out as standardised latents are. On
+        digits rotated by 0, 15 and 30 degrees, adapted to 45, NMI .58 against .52 with a radius of
+        1 (three seeds, ± .01).
     rates : mapping, optional
         Factors on the learning rates of ``encoder``, ``decoder`` and ``metric``.
     """
@@ -159,7 +137,7 @@ class TDCM(Equations):
         start = None
         if self.n_clusters > self.latent:
             sums = self.latent_sums(alone, x, weight, observed)
-            center, spread = self._standards(sums)
+            center, spread = self.standards(sums)
             z = (self.encode(network, x, observed) - center) / spread
             weights = None if weight is None else weight.cpu().numpy()
             start = sampled_start(z.cpu().numpy(), weights, self.n_clusters, seed)[None].to(x)
@@ -195,13 +173,6 @@ class TDCM(Equations):
             "spread": torch.ones_like(zeros),
         }
 
-    def fill(self, x: Tensor, observed: Tensor | None) -> Tensor:
-        """Rows with ``mask_value`` where nothing is observed."""
-        if observed is None:
-            return x
-        value = torch.as_tensor(self.mask_value, dtype=x.dtype, device=x.device)
-        return torch.where(observed, x, value)
-
     def gradient_exchange(
         self,
         parameters: Parameters,
@@ -211,7 +182,7 @@ class TDCM(Equations):
         observed: Tensor | None,
         key: tuple[int, ...],  # noqa: ARG002
     ) -> Generator[Tensor, Tensor, Sums]:
-        """See :class:`~clam_dist.models.base.Equations`; ``entries`` are the rows' weights.
+        """See :meth:`.Equations.gradient_exchange`; ``entries`` are the rows' weights.
 
         The loss is a mean over rows: ``Σ_l α_l (Σ_i -δ_ij ℓ_ij + λ · imbalance)`` of the blocks'
         assignments and scores, plus the mean squared error of the observed entries.
@@ -225,148 +196,3 @@ class TDCM(Equations):
             micro.block_back((yield micro.block_adjoint(number)), number)
         micro.encoder_back((yield micro.moments_adjoint()))
         return micro.sums()
-
-    def encode(self, parameters: Parameters, x: Tensor, observed: Tensor | None) -> Tensor:
-        """Latents ``(B,m)`` under one member's parameters; a row's do not depend on the others."""
-        rows = self.fill(x, observed)
-        z = x.new_empty((len(x), self.latent))
-        with torch.no_grad():
-            for part in blocks(len(x), BLOCK_ROWS):
-                padded = rows.new_zeros((BLOCK_ROWS, rows.shape[1]))
-                padded[: part.stop - part.start] = rows[part]
-                z[part] = self.network.encode(parameters, padded)[: part.stop - part.start]
-        return z
-
-    def represent(
-        self, parameters: Parameters, x: Tensor, observed: Tensor | None
-    ) -> tuple[Tensor, Tensor | None]:
-        """Standardised latents ``(B,m)``, all of them known."""
-        single = _single(parameters)
-        return (self.encode(single, x, observed) - single["center"]) / single["spread"], None
-
-    def predict(
-        self,
-        parameters: Parameters,
-        beta: float,  # noqa: ARG002
-        x: Tensor,
-        observed: Tensor | None,
-    ) -> tuple[Tensor, Tensor]:
-        """Labels: the largest assignment after the last block, which is the least ``q(z - c)``.
-
-        Distances are Euclidean, between the standardised latent and the label's centroid.
-        """
-        single = _single(parameters)
-        z, prototypes = self.represent(single, x, observed)[0], single["prototypes"]
-        factor = metric_factor(single["metric"])
-        labels = torch.empty(len(x), dtype=torch.int64, device=x.device)
-        for part in blocks(len(x), BLOCK_ROWS):
-            padded = z.new_zeros((BLOCK_ROWS, self.latent))
-            padded[: part.stop - part.start] = z[part]
-            nearest = first_greatest(-quadratic(padded, prototypes, factor).T.contiguous())
-            labels[part] = nearest[: part.stop - part.start]
-        return labels, torch.linalg.vector_norm(z - prototypes[labels], dim=1)
-
-    def latent_sums(
-        self, parameters: Parameters, x: Tensor, weight: Tensor | None, observed: Tensor | None
-    ) -> LatentSums:
-        """A chunk's part of the first pass over a data set, which finds center and spread."""
-        z = self._members_latents(parameters, x, observed)
-        total = len(x) if weight is None else weight.sum(dtype=torch.float64)
-        return LatentSums(
-            torch.as_tensor(total, dtype=torch.float64, device=x.device), latent_moments(z, weight)
-        )
-
-    def adapt_sums(
-        self,
-        parameters: Parameters,
-        statistics: LatentSums,
-        centroids: Tensor,
-        x: Tensor,
-        weight: Tensor | None,
-        observed: Tensor | None,
-    ) -> CentroidSums:
-        """A chunk's part of one block over a data set, in float64.
-
-        Parameters
-        ----------
-        parameters : mapping of str to Tensor (P,...)
-        statistics : LatentSums
-            Of the whole data set.
-        centroids : Tensor (P,k,m) float64
-            Before this block.
-        x, weight, observed
-            As in :meth:`gradient_exchange`.
-        """
-        z = self._members_latents(parameters, x, observed).to(torch.float64)
-        center, spread = self._standards(statistics)
-        z = (z - center.unsqueeze(1)) / spread.unsqueeze(1)
-        factor = metric_factor(parameters["metric"].to(torch.float64))
-        sums = z.new_zeros((*centroids.shape[:2], self.latent + 1))
-        for part in blocks(len(x), BLOCK_ROWS):
-            delta, _ = attend(z[:, part], centroids, factor, self.tau, self.sigma)
-            sums += gathered(delta, z[:, part], None if weight is None else weight[part])
-        return CentroidSums(sums)
-
-    def adapt(
-        self, parameters: Parameters, chunks: Callable[[], Iterable[Chunk]]
-    ) -> dict[str, Tensor]:
-        """The derived parameters of all members in a data set, without training.
-
-        Parameters
-        ----------
-        parameters : mapping of str to Tensor (P,...)
-        chunks : callable
-            Gives the data set's chunks anew for each of the ``1 + L`` passes.
-
-        Returns
-        -------
-        dict of str to Tensor
-            ``prototypes``, ``center``, ``spread`` and the unchanged ``start``. How the rows are
-            cut into chunks makes no difference but for the last digits of float64 sums.
-        """
-        statistics = merge(self.latent_sums(parameters, *chunk) for chunk in chunks())
-        start = parameters["start"].to(torch.float64)
-        centroids = start
-        for _ in range(self.blocks):
-            sums = [
-                self.adapt_sums(parameters, statistics, centroids, *chunk) for chunk in chunks()
-            ]
-            centroids = next_centroids(merge(sums), start)
-        return self.adapted(parameters, statistics, centroids, parameters["start"])
-
-    def adapted(
-        self, parameters: Parameters, statistics: LatentSums, centroids: Tensor, like: Tensor
-    ) -> dict[str, Tensor]:
-        """What the passes of :meth:`adapt` come to, in the dtype and on the device of ``like``."""
-        center, spread = self._standards(statistics)
-        found = {"prototypes": centroids, "center": center, "spread": spread}
-        return {name: value.to(like) for name, value in found.items()} | {
-            "start": parameters["start"]
-        }
-
-    def derive(
-        self, parameters: Parameters, x: Tensor, weight: Tensor | None, observed: Tensor | None
-    ) -> dict[str, Tensor]:
-        """:meth:`adapt` to the given rows."""
-        return self.adapt(parameters, lambda: [(x, weight, observed)])
-
-    def _standards(self, statistics: LatentSums) -> tuple[Tensor, Tensor]:
-        """What latents are standardised by, ``(P,m)`` float64 each."""
-        center, spread = statistics.statistics()
-        if self.standardise:
-            return center, spread
-        return torch.zeros_like(center), torch.ones_like(spread)
-
-    def _members_latents(
-        self, parameters: Parameters, x: Tensor, observed: Tensor | None
-    ) -> Tensor:
-        network = {n: value for n, value in parameters.items() if n.startswith(NETWORK)}
-        members = range(len(next(iter(network.values()))))
-        own = [{name: value[i] for name, value in network.items()} for i in members]
-        return torch.stack([self.encode(one, x, observed) for one in own])
-
-
-def _single(parameters: Parameters) -> dict[str, Tensor]:
-    """One member's parameters without the leading axis."""
-    leading = parameters["metric"].ndim == 3
-    return {name: value[0] if leading else value for name, value in parameters.items()}

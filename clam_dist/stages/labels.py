@@ -16,7 +16,7 @@ from clam_dist.data.source import Fragment, Source
 from clam_dist.data.statistics import Scaling
 from clam_dist.data.writer import LabelsWriter
 from clam_dist.evaluation.estimate import QueryScores
-from clam_dist.evaluation.queries import score_cosines, score_queries
+from clam_dist.evaluation.queries import score_by
 from clam_dist.evaluation.references import References
 from clam_dist.evaluation.scores import AssignSums
 from clam_dist.stages.columns import AddedColumns
@@ -136,9 +136,7 @@ def _score(
 ) -> QueryScores:
     weight = None if rows.w is None else rows.w[here]
     queries = labeller.represent(rows.x[here]), labels[here], rows.first_row + here
-    if labeller.metric == "cosine":
-        return score_cosines(*queries, references.moments, weight)
-    return score_queries(*queries, references, weight)
+    return score_by(labeller.metric, *queries, references, weight)
 
 
 def _columns(plan: LabelPlan) -> Sequence[str]:

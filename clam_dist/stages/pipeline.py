@@ -26,6 +26,7 @@ from clam_dist.ownership import Claim, claim
 from clam_dist.reporting.markdown import markdown_report
 from clam_dist.stages import assign, budget, evaluate, profile, report, shards, train
 from clam_dist.stages.context import STAGE_NAMES, Context, StageResult, strictly
+from clam_dist.stages.settings import check_model
 
 logger = logging.getLogger("clam_dist")
 
@@ -191,6 +192,7 @@ def open_run(
     """
     config = config.resolve_templates(now or datetime.now())
     _check_folders(config)
+    check_model(config)
     run_id = uuid.uuid4().hex[:12]
     with claim(
         config.output.uri,

@@ -118,7 +118,8 @@ def plan_training(
     scores = {k: (s.baseline.silhouette, s.baseline.standard_error) for k, s in begun.items()}
     tried = promising(scores, START_MARGIN)
     members = sweep(model, train, {k: begun[k].inertia for k in tried})
-    batch_rows = resolve_batch_rows(_or_none(train.batch_rows), rows.n_rows)
+    kind = MODELS[model.kind]
+    batch_rows = resolve_batch_rows(_or_none(train.batch_rows), rows.n_rows, least=kind.batch_rows)
     settings = model_settings(model, train, rows.statistics, rows.scaling, seed)
     settings |= network_settings(model, train, rows.width, clusters)
     return TrainPlan(
@@ -139,6 +140,7 @@ def plan_training(
             sample_rows=rows.sample_rows,
             batch_rows=batch_rows,
             epochs=_or_none(train.epochs),
+            steps=kind.steps,
             pretrain_epochs=pretrain_epochs(model, rows.n_rows, batch_rows),
         ),
         model_settings=settings,

@@ -22,8 +22,8 @@ from clam_dist.data.shards import ShardFile
 from clam_dist.evaluation.distances import DistanceSums, distance_sums
 from clam_dist.evaluation.estimate import QueryScores
 from clam_dist.evaluation.linear import undefined_because
-from clam_dist.evaluation.moments import ClusterMoments, filled
-from clam_dist.evaluation.queries import score_cosines, score_queries, score_sums
+from clam_dist.evaluation.moments import filled
+from clam_dist.evaluation.queries import score_by, score_sums
 from clam_dist.evaluation.references import (
     ReferenceCollector,
     References,
@@ -256,16 +256,13 @@ def score_recursed(
     labels, _ = labeller.label(queries.x[picked])
     weight = None if queries.weight is None else queries.weight[picked]
     rows, k = queries.rows[picked], assignment.n_clusters
-    moments = ClusterMoments.of(z, labels, k, weight)
-    if undefined_because(moments.count) is not None:
+    share = min(np.count_nonzero(labels >= 0) / max(n_rows, 1), 1.0)
+    references = References.of_sample(z, labels, rows, k, share, weight)
+    if undefined_because(references.moments.count) is not None:
         return None
-    if labeller.metric == "cosine":
-        scores = score_cosines(z, labels, rows, moments, weight)
-    else:
-        all_of_them = References.everything(z, labels, rows, moments, weight)
-        scores = score_queries(z, labels, rows, all_of_them, weight)
+    scores = score_by(labeller.metric, z, labels, rows, references, weight)
     result = scores.result(n_rows, seed, "all", labeller.metric).to_json()
-    return result | ({} if len(scores.rows) >= n_rows else {"references": "queries"})
+    return result | ({} if share == 1 else {"references": "queries"})
 
 
 def write_silhouettes(path: Path, scores: QueryScores) -> None:

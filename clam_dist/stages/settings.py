@@ -10,15 +10,31 @@ from typing import Any
 
 import numpy as np
 
-from clam_dist.config import ModelConfig, TrainConfig
+from clam_dist.config import Config, ModelConfig, TrainConfig
 from clam_dist.data.statistics import Scaling, Statistics
+from clam_dist.errors import ConfigError
 from clam_dist.models.autoencoders import resolve_network
-from clam_dist.models.factory import MODELS
+from clam_dist.models.factory import MODELS, build_model
+from clam_dist.stages.columns import check_columns
 from clam_dist.train.members import AUTO_SCALES, STARTS, Member, plan_members
 from clam_dist.train.schedule import auto_epochs
 
-NETWORK_RATE = 0.003
-"""First step length of networks."""
+
+def check_model(config: Config) -> None:
+    """Refuse what does not go together, before any work.
+
+    Raises
+    ------
+    ConfigError
+        Naming the keys.
+    """
+    model, kind = config.model, MODELS[config.model.kind]
+    check_columns(kind.equations, config.evaluate.columns, model.kind)
+    members = sweep(model, config.train, {2: 1.0})
+    if not kind.pretrained:
+        settings = shared_settings(model, config.train) | {"mask_value": [0.0, 0.0], "seed": 0}
+        for member in members:
+            build_model(settings, member.to_json())
 
 
 def sweep(model: ModelConfig, train: TrainConfig, inertia: Mapping[int, float]) -> list[Member]:
@@ -33,8 +49,14 @@ def sweep(model: ModelConfig, train: TrainConfig, inertia: Mapping[int, float]) 
     objectives: Sequence[str] = [model.objective]
     if kind.fixed_objective or model.objective == "auto":
         objectives = kind.objectives
-    betas = kind.betas if model.beta == "auto" else as_list(model.beta)
-    rates = None if train.learning_rate == "auto" else as_list(train.learning_rate)
+    betas: Sequence[float] | None = kind.betas
+    if model.beta != "auto":
+        if kind.betas is not None:
+            raise ConfigError(f"model.beta: {model.kind} has no inverse temperature; leave it auto")
+        betas = as_list(model.beta)
+    rates = [kind.learning_rate]
+    if train.learning_rate != "auto":
+        rates = as_list(train.learning_rate)
     # On the sphere |x - rho|² is 2 - 2 cos: half the inertia is the unit of a cosine's beta.
     unit = 0.5 if geometry_of(model) == "spherical" else 1.0
     return plan_members(
@@ -62,7 +84,7 @@ def pretrain_epochs(model: ModelConfig, n_rows: int, batch_rows: int) -> int | N
         return None
     if model.pretrain_epochs != "auto":
         return int(model.pretrain_epochs)
-    return auto_epochs(n_rows, batch_rows, searched=False)
+    return auto_epochs(n_rows, batch_rows, searched=False, steps=MODELS[model.kind].steps)
 
 
 def network_settings(
@@ -76,10 +98,11 @@ def network_settings(
     if described["kind"] in ("convolutional", "residual") and model.image_shape is not None:
         described.setdefault("image_shape", list(model.image_shape))
     rates = {"encoder_rate": train.encoder_rate, "decoder_rate": train.decoder_rate}
+    first = MODELS[model.kind].learning_rate
     return {
         "latent": latent,
         "network": resolve_network(described, width, latent),
-        **{name: NETWORK_RATE if rate == "auto" else rate for name, rate in rates.items()},
+        **{name: first if rate == "auto" else rate for name, rate in rates.items()},
     }
 
 
@@ -90,6 +113,12 @@ def model_settings(
     columns = {"mean": statistics.mean, "min": statistics.minimum, "max": statistics.maximum}
     value = np.where(statistics.count > 0, columns[model.mask_value], scaling.center)
     scaled = scaling.apply(value[None])[0]
+    shared = shared_settings(model, train)
+    return shared | {"mask_value": [float(number) for number in scaled], "seed": seed}
+
+
+def shared_settings(model: ModelConfig, train: TrainConfig) -> dict[str, Any]:
+    """What all members share and no data decide."""
     return {
         "kind": model.kind,
         "step_size": model.step_size,
@@ -103,10 +132,9 @@ def model_settings(
         "precision": train.precision,
         "blocks": model.blocks,
         "score": model.score,
+        "temperature": model.temperature,
         "balance": model.balance,
         "reconstruction": model.reconstruction,
-        "mask_value": [float(number) for number in scaled],
-        "seed": seed,
     }
 
 

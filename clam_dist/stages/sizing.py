@@ -12,6 +12,7 @@ from clam_dist.data.shards import plan_shard_rows
 from clam_dist.data.source import EMBEDDING, Source
 from clam_dist.evaluation.references import auto_references
 from clam_dist.launch import machine
+from clam_dist.models.factory import MODELS
 from clam_dist.models.masks import hidden_count
 from clam_dist.stages.clusters import cluster_choices
 from clam_dist.stages.settings import sweep
@@ -43,7 +44,8 @@ def sizes_of(
     sampled = min(sample_rows(width), n_rows)
     clusters = cluster_choices(config.model.n_clusters, sampled)
     asked_rows = None if config.train.batch_rows == "auto" else int(config.train.batch_rows)
-    batch_rows = resolve_batch_rows(asked_rows, gathered or n_rows)
+    least = MODELS[config.model.kind].batch_rows
+    batch_rows = resolve_batch_rows(asked_rows, gathered or n_rows, least)
     search_rows = search_batch_rows(sampled)
     members = sweep(config.model, config.train, dict.fromkeys(clusters, 1.0))
     course = plan_segments(

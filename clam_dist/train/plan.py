@@ -176,6 +176,7 @@ def plan_segments(
     batch_rows: int,
     epochs: int | None,
     pretrain_epochs: int | None = None,
+    steps: int | None = None,
 ) -> tuple[Segment, ...]:
     """The course of the sweep: halvings on the sample where there are many, then all rows.
 
@@ -191,6 +192,9 @@ def plan_segments(
         Passes over all rows at the most, None for the automatic number.
     pretrain_epochs
         Passes that train the members' networks alone, first of all; None where they have none.
+    steps
+        At the most in training on all rows, where ``epochs`` is None; None for what a search
+        leaves to do.
     """
     by_clusters: dict[int, int] = {}
     for member in members:
@@ -211,11 +215,15 @@ def plan_segments(
             segments.append(Segment("search", length, first, keep))
             first += length
     searched = first > 0
-    cap = epochs if epochs is not None else auto_epochs(n_rows, batch_rows, searched=searched)
+    cap = (
+        epochs
+        if epochs is not None
+        else auto_epochs(n_rows, batch_rows, searched=searched, steps=steps)
+    )
     segments.append(Segment("train", cap, 0, 1))
     return tuple(segments)
 
 
-def resolve_batch_rows(requested: int | None, n_rows: int) -> int:
-    """The batch asked for, no larger than the rows, or the automatic one."""
-    return min(requested, n_rows) if requested else auto_batch_rows(n_rows)
+def resolve_batch_rows(requested: int | None, n_rows: int, least: int = 1) -> int:
+    """The batch asked for, or the automatic one of at least so many; no larger than the rows."""
+    return min(requested or max(auto_batch_rows(n_rows), least), n_rows)

@@ -133,7 +133,8 @@ def _silhouettes(
 
     def score(part: slice) -> list[tuple[float, float]]:
         first = candidates[part.start]
-        z = first.model.represent(first.parameters, x, observed)[0].cpu().numpy()[placed]
+        z = first.model.judged(first.parameters, first.member.beta, x, observed)
+        z = z.cpu().numpy()[placed]
         metric = first.model.metric_name
         found = labels[part][:, placed]
         return plan.score(z, found, clusters[part], weight, plan.seed, queries, metric=metric)

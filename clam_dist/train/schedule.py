@@ -37,12 +37,13 @@ def lanes_of(batch_rows: int) -> int:
     return min(power_of_two(batch_rows / MICRO_BATCH_ROWS), MAX_LANES)
 
 
-def auto_epochs(n_rows: int, batch_rows: int, *, searched: bool) -> int:
+def auto_epochs(n_rows: int, batch_rows: int, *, searched: bool, steps: int | None = None) -> int:
     """Passes over all rows at the most; the plateau rule ends training sooner.
 
-    Members that a search has brought near their end need few more steps than a fresh start.
+    Members that a search has brought near their end need few more steps than a fresh start, unless
+    their model says otherwise with ``steps``.
     """
-    steps = 200 if searched else 1600
+    steps = steps or (200 if searched else 1600)
     per_epoch = max(1, -(-n_rows // batch_rows))
     return min(max(-(-steps // per_epoch), 2), 200)
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from clam_dist.executor import Collective
-from clam_dist.models.rows import to_tensors
+from clam_dist.models.rows import aligned, to_tensors
 from clam_dist.train.exchange import exchange_sums
 from clam_dist.train.population import Group
 from clam_dist.train.reduction import combine
@@ -130,5 +130,6 @@ def _prepare(
     x: np.ndarray, weight: np.ndarray | None, has_missing: bool, device: torch.device
 ) -> Rows:
     rows, observed = to_tensors(x, has_missing=has_missing, device=device)
+    rows = aligned(rows)
     weights = None if weight is None else torch.from_numpy(weight).to(device, torch.float32)
     return rows, weights, observed

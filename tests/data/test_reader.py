@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from clam_dist.data import reader
 from clam_dist.data.batches import BatchPlan
+from clam_dist.data.cursor import ALIGNED_ROWS
 from clam_dist.data.npy import row_blocks, write_npy
 from clam_dist.data.reader import ShardReader
 from clam_dist.data.shards import ShardFile, virtual_shards
@@ -240,4 +241,14 @@ def test_too_small_a_bound_takes_two_batches(tmp_path: Path) -> None:
         str(tmp_path), files, width=D, lanes=1, owned=[0], batch_rows=40, seed=0, buffer_bytes=1
     )
     plan = BatchPlan([100] * 4, 1, 40, 0)
-    assert shard_reader.allocated_bytes == 2 * plan.most_rows(np.arange(4)) * 4 * D
+    rows = plan.most_rows(np.arange(4)) + ALIGNED_ROWS
+    assert shard_reader.allocated_bytes == 2 * rows * 4 * D
+
+
+@pytest.mark.parametrize("owned", [range(4), range(1, 3), range(3, 4)])
+def test_a_lanes_rows_begin_at_a_cache_line_whatever_else_is_read(tmp_path: Path, owned) -> None:
+    files, _, _ = make_shards(tmp_path, [103, 57, 211, 90, 33])
+    reader = ShardReader(str(tmp_path), files, width=D, lanes=4, owned=owned, batch_rows=90, seed=3)
+    with reader:
+        for _, batches in reader.epoch(0):
+            assert all(x.ctypes.data % 64 == 0 for _, x, _ in batches)

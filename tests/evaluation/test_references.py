@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.metrics import silhouette_samples, silhouette_score
 
 from clam_dist.data.sampling import row_hash
 from clam_dist.errors import ConfigError
+from clam_dist.evaluation.queries import score_queries
 from clam_dist.evaluation.references import (
     ReferenceCollector,
     References,
@@ -162,3 +164,25 @@ def test_sizes_are_positive_and_grow_with_distance() -> None:
         np.array([0.0, 3.0, np.nan, 2.0]), np.array([0, 0, -1, 1]), np.array([1.5, 0.0])
     )
     assert sizes.tolist() == [1.5, 4.5, 1.0, 3.0]
+
+
+def test_a_sample_as_its_own_references_knows_how_little_it_knows() -> None:
+    generator = np.random.default_rng(5)
+    labels = generator.choice(3, 4000, p=[0.5, 0.3, 0.2])
+    x = generator.normal(size=(4000, 2)) + 2 * np.eye(3, 2)[labels]
+    exact = silhouette_score(x, labels)
+    errors, misses = [], []
+    for seed in range(30):
+        rows = np.sort(np.random.default_rng(seed).permutation(4000)[:200])
+        found = References.of_sample(x[rows], labels[rows], rows, 3, 200 / 4000)
+        result = score_queries(x[rows], labels[rows], rows, found).result(4000, 0, "all")
+        assert result.value == pytest.approx(silhouette_score(x[rows], labels[rows]), abs=1e-6)
+        errors.append(result.standard_error)
+        misses.append(result.value - exact)
+    # Thirty draws tell a standard deviation to an eighth; the error is that of both draws.
+    assert np.mean(errors) == pytest.approx(np.std(misses), rel=0.35)
+    rows = np.arange(4000)
+    everything = References.of_sample(x, labels, rows, 3, 1.0)
+    scores = score_queries(x[:50], labels[:50], rows[:50], everything)
+    assert scores.replicates.shape == (50, 0)
+    np.testing.assert_allclose(scores.silhouette, silhouette_samples(x, labels)[:50], atol=1e-6)

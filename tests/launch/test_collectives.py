@@ -247,3 +247,32 @@ def test_the_store_listens_on_the_given_interface_only() -> None:
         if c.status == psutil.CONN_LISTEN and c.laddr.port == store.address[1]
     }
     assert bound == {"127.0.0.1"}
+
+
+def test_many_small_exchanges_of_different_shapes_ask_the_store_once_a_kind() -> None:
+    """As in training: a few sums and their adjoints a step, then the sums of all parameters."""
+    shapes = [(1,), (9,), (9, 14), (0,), (3, 9), (257,)]
+    asked = []
+
+    def exchange(collective: GlooCollective) -> float:
+        bounded, rank = collective._bounded, collective.rank
+
+        def counting(function: Callable[[], Any], seconds: float | None = None) -> Any:
+            asked.append(rank)
+            return bounded(function, seconds)
+
+        collective._bounded = counting  # type: ignore[method-assign, assignment]
+        total = torch.zeros((), dtype=torch.float64)
+        for step in range(40):
+            for number, shape in enumerate(shapes):
+                mine = torch.full(shape, float(rank + step * number), dtype=torch.float64)
+                gathered = collective.all_gather(mine)
+                assert gathered.shape == (3, *shape)
+                for other in range(3):
+                    assert torch.equal(gathered[other], mine + (other - rank))
+                total += gathered.sum()
+        return float(total)
+
+    first, second, third = run_ranks(3, exchange)
+    assert first == second == third
+    assert sorted(asked) == sorted([0, 1, 2] * len(shapes))

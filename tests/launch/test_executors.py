@@ -112,12 +112,13 @@ def talk(collective: Collective, payload: dict[str, Any]) -> dict[str, Any]:
     for step in range(50):
         collective.report({"event": "step", "rank": rank, "step": step})
     assert collective.threads >= 1
+    assert collective.device.startswith(payload.get("device", ""))
     return {"rank": rank, "world": world, "payload": payload["k"], "pid": os.getpid()}
 
 
 def test_gang(executor: Executor) -> None:
     events: list[Any] = []
-    results = executor.gang(talk, {"k": 9}, on_event=events.append)
+    results = executor.gang(talk, {"k": 9, "device": executor.device}, on_event=events.append)
     world = executor.workers
     assert [result["rank"] for result in results] == list(range(world))
     assert {result["world"] for result in results} == {world}

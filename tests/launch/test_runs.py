@@ -6,14 +6,14 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
-from clam_dist.config import Config, config_from_dict
+from clam_dist.config import Config, Stage, config_from_dict
 from clam_dist.demo import write_demo
 from clam_dist.errors import RunError
 from clam_dist.launch import dask
@@ -69,12 +69,16 @@ def on_cluster(address: str, patience: Patience) -> Callable[..., DaskExecutor]:
 
 
 def run_on(
-    address: str, settings: Config, on_event: Callable[[Any], None], patience: Patience
+    address: str,
+    settings: Config,
+    on_event: Callable[[Any], None],
+    patience: Patience,
+    stages: Sequence[Stage] = STAGE_NAMES,
 ) -> dict[str, Any]:
-    """All stages on a cluster; the facts that each found."""
+    """Stages on a cluster; the facts that each found."""
     with open_run(settings, on_event=on_event) as opened:
         opened._context.make_executor = on_cluster(address, patience)
-        return {name: opened.stage(name).manifest["data"] for name in STAGE_NAMES}
+        return {name: opened.stage(name).manifest["data"] for name in stages}
 
 
 def test_ranks_grow_with_workers_that_join_while_training(
@@ -106,6 +110,28 @@ def test_ranks_grow_with_workers_that_join_while_training(
     assert any("training goes on from its checkpoint" in note for note in notes)
     labels = [pq.read_table(tmp_path / name / "labels") for name in ("alone", "grown")]
     assert labels[0].equals(labels[1])
+
+
+def test_workers_that_would_have_no_work_are_named(
+    by_hand: HandCluster, data: Path, tmp_path: Path
+) -> None:
+    while len(by_hand.workers) < 2:
+        by_hand.add_worker("--memory-limit", "2GiB")
+    link = dask.connected(by_hand.address, 60.0)
+    while len(link.workers()) < 2:
+        time.sleep(0.05)
+    link.close()
+    events: list[Any] = []
+    settings = config(data, tmp_path / "out", kind="address", address=by_hand.address)
+    train = settings.train.model_copy(update={"batch_rows": 512, "epochs": 1})
+    settings = settings.model_copy(update={"train": train})
+    patience = Patience(wait=60.0)
+    found = run_on(by_hand.address, settings, events.append, patience, STAGE_NAMES[:3])
+    assert found["train"]["ranks"] == 1
+    told = [event["message"] for event in events if event["event"] == "log"]
+    assert told == [
+        "training uses 1 of 2 workers: a batch of 512 rows has 1 micro-batch(es)",
+    ]
 
 
 def test_a_rank_that_raises_leaves_its_last_lines(

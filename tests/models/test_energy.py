@@ -88,7 +88,7 @@ def test_a_step_lowers_the_energy_by_its_bound(
 
 
 def test_energies_by_hand() -> None:
-    """Two prototypes at distance 1 and 2: -log(e^-1 + e^-4); with weights 2 and 0+ just -log 2/e."""
+    """Two prototypes at distance 1 and 2: -log(e^-1 + e^-4); weighed 2 and 0, 1 - log 2."""
     x, rho = torch.zeros(1, 1), torch.tensor([[1.0], [2.0]])
     found = energies(x, rho, 1.0)
     assert found.dtype == torch.float32

@@ -323,7 +323,7 @@ def test_labels_do_not_depend_on_blocks_or_calls(
         assert (found[1] == distances[part]).all()
     single = model.predict({name: value[1] for name, value in parameters.items()}, 1.0, x, observed)
     assert (single[0] == labels).all()
-    monkeypatch.setattr("clam_dist.models.tdcm.BLOCK_ROWS", size)
+    monkeypatch.setattr("clam_dist.models.settling.BLOCK_ROWS", size)
     found = model.predict(own, 1.0, x, observed)
     assert (found[0] == labels).all()
     torch.testing.assert_close(found[1], distances)

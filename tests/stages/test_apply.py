@@ -6,10 +6,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 import clam_dist
 from clam_dist.cli import main
 from clam_dist.config import config_from_dict
+from clam_dist.errors import ConfigError
+from clam_dist.models.bundle import load_bundle
+from clam_dist.models.rows import to_tensors
+from clam_dist.stages.apply import apply_model
 
 
 @pytest.fixture(scope="module")
@@ -86,3 +91,80 @@ def test_wrong_commands_end_with_2(trained, tmp_path, capfd, options, part):
     code = assign(folder, folder / "data.parquet", tmp_path / "out", *options)
     assert code == 2
     assert part in capfd.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def transferable(tmp_path_factory):
+    """A model that finds its centroids itself, from one source, and a shifted second source."""
+    folder = tmp_path_factory.mktemp("transferable")
+    generator = np.random.default_rng(3)
+    for name, shift in (("old", 0.0), ("new", 1.5)):
+        truth = generator.integers(0, 3, 700)
+        x = 4 * np.eye(3, 4)[truth] + generator.normal(size=(700, 4)) + shift
+        x[generator.random(x.shape) < 0.05] = np.nan
+        x[11] = np.nan
+        table = pa.table({f"x{i}": pa.array(x[:, i], from_pandas=True) for i in range(4)})
+        weighted = table.append_column("w", pa.array(generator.uniform(0.5, 2.0, 700)))
+        pq.write_table(weighted, folder / f"{name}.parquet", row_group_size=150)
+    config = {
+        "source": {"uri": str(folder / "old.parquet"), "exclude": ["w"]},
+        "model": {"kind": "tdcm", "n_clusters": 3, "latent": 3, "pretrain_epochs": 1},
+        "train": {"restarts": 1, "epochs": 1},
+        "output": {"uri": str(folder / "out")},
+        "cluster": {"kind": "serial"},
+    }
+    clam_dist.run(config_from_dict(config))
+    return folder
+
+
+def test_a_model_adapts_to_a_new_source_by_passes_over_all_of_its_rows(transferable, tmp_path):
+    before = load_bundle(transferable / "out")
+    source = {"uri": str(transferable / "new.parquet"), "weight": "w"}
+    config = {
+        "source": source,
+        "model": {"n_clusters": 2},
+        "evaluate": {"columns": ["latent"]},
+        "output": {"uri": str(tmp_path / "out")},
+        "cluster": {"kind": "serial"},
+    }
+    metrics = apply_model(transferable / "out", config_from_dict(config), adapt=True)
+    table = pq.read_table(transferable / "new.parquet")
+    x = clam_dist.load_model(transferable / "out").encode(table)
+    known = ~np.isnan(x).all(axis=1)
+    rows, observed = to_tensors(before.scale_rows(x[known]))
+    weight = torch.from_numpy(table["w"].to_numpy()[known])
+    stacked = {name: value[None] for name, value in before.parameters.items()}
+    expected = before.model().adapt(stacked, lambda: [(rows, weight, observed)])
+    after = load_bundle(tmp_path / "out")
+    assert set(after.parameters) == set(before.parameters)
+    for name, value in after.parameters.items():
+        wanted = expected.get(name, stacked[name])[0]
+        torch.testing.assert_close(value, wanted, atol=1e-5, rtol=1e-5)
+    moved = (after.parameters["prototypes"] - before.parameters["prototypes"]).abs().max()
+    assert moved > 1e-3
+    labels = pq.read_table(tmp_path / "out" / "labels" / "new.parquet")
+    assert labels["cluster"].to_pylist()[11] is None
+    predicted, _ = clam_dist.load_model(tmp_path / "out").predict(table)
+    np.testing.assert_array_equal(labels["cluster"].fill_null(-1).to_numpy(), predicted)
+    assert metrics["cluster_sizes"] == after.dataset["cluster_sizes"].values.tolist()
+    latent = clam_dist.load_model(tmp_path / "out").transform(table)[0]
+    np.testing.assert_array_equal(labels["latent"].to_pylist()[0], latent)
+
+    # Without adapting it is another result, not the one that is there already.
+    with pytest.raises(ConfigError, match="--force"):
+        apply_model(transferable / "out", config_from_dict(config))
+
+
+def test_a_model_that_cannot_adapt_says_so_before_any_work(trained, tmp_path):
+    folder, _, _ = trained
+    config = {
+        "source": {"uri": str(folder / "data.parquet")},
+        "model": {"n_clusters": 2},
+        "output": {"uri": str(tmp_path / "out")},
+    }
+    with pytest.raises(ConfigError, match="--adapt: the prototypes of a clam model are trained"):
+        apply_model(folder / "out", config_from_dict(config), adapt=True)
+    config["evaluate"] = {"columns": ["reconstruction"]}
+    with pytest.raises(ConfigError, match="a clam model cannot give 'reconstruction'"):
+        apply_model(folder / "out", config_from_dict(config))
+    assert not (tmp_path / "out").exists()

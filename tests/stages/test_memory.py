@@ -136,7 +136,7 @@ def test_shard_buffers_are_what_the_reader_takes(workers, buffer_bytes):
 def test_a_population_is_four_arrays_of_its_parameters():
     member = Member(0, 9, 10, "masked", 0.15, 1.0, 1.0, 0.1, 0, "kmeans")
     parameters = {"prototypes": torch.zeros(5, 9, 14), "log_epsilon": torch.zeros(5, 9)}
-    tensors = build_group([member] * 5, None, parameters).tensors()
+    tensors = build_group([member] * 5, ClAM(9, 10), parameters).tensors()
     taken = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
     assert taken == 16 * Crowd(5, 9, 10, 2).numbers(14, weighted=True)
 

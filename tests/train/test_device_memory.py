@@ -36,7 +36,7 @@ def test_every_row_once_and_one_message(rows, holds):
     assert len(said) == (rows > holds)
     widest = max(last - first for first, last in device.blocks)
     assert widest <= holds
-    assert widest > holds // 2 or widest == rows or holds == 1
+    assert widest >= min(rows, (holds + 1) // 2), "never less than half of what fits"
 
 
 def test_the_message_has_both_numbers():

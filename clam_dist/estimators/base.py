@@ -17,6 +17,7 @@ from clam_dist.estimators.inputs import Rows, checked, open_rows
 from clam_dist.estimators.parameters import resolve
 from clam_dist.executor import Event
 from clam_dist.launch.machine import usable_cores
+from clam_dist.launch.serial import SerialExecutor
 from clam_dist.stages.planning import choose_device
 
 
@@ -37,7 +38,7 @@ class Estimator(BaseEstimator):
         model, train, scaling = resolve(
             type(self).__name__, self.get_params(deep=False) | {"kind": self.kind}
         )
-        choose_device(train.device)  # told before any work
+        choose_device(train.device, SerialExecutor().device)  # told before any work
         return model, train, scaling
 
     def _open(self, X: Any, *, reset: bool) -> Rows:

@@ -40,6 +40,7 @@ STAGES: dict[str, Callable[[Context], StageResult]] = {
 }
 RESULTS = (
     "labels",
+    "logs",
     "model",
     "evaluation",
     "metrics.json",

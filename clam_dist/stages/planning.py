@@ -12,8 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from clam_dist.config import ModelConfig, TrainConfig
 from clam_dist.data.shards import ShardFile
 from clam_dist.data.statistics import Scaling, Statistics
@@ -149,28 +147,33 @@ def plan_training(
         select=train.select,
         starts={k: begun[k].path for k in tried},
         baselines={k: start.baseline for k, start in begun.items()},
-        device=choose_device(train.device),
+        device=choose_device(train.device, executor.device),
         digest=digest,
         fixed_beta=model.beta != "auto" or MODELS[model.kind].betas is not None,
     )
 
 
-def choose_device(device: str) -> str:
-    """``auto`` is CUDA where torch finds it.
+def choose_device(device: str, there: str) -> str:
+    """``auto`` is CUDA where every worker has a GPU.
+
+    Parameters
+    ----------
+    device
+        As asked for.
+    there
+        ``cuda`` where whoever computes has GPUs, else ``cpu``.
 
     Raises
     ------
     ConfigError
         CUDA was asked for and is not there.
     """
-    if device == "cuda" and not torch.cuda.is_available():
+    if device == "cuda" and there != "cuda":
         raise ConfigError(
-            "train.device: cuda was asked for and torch finds no CUDA device here; use auto or "
-            "cpu, or install a CUDA build of torch on a machine with a GPU"
+            "train.device: cuda was asked for and torch finds no CUDA device on every worker; use "
+            "auto or cpu, or install a CUDA build of torch on machines with a GPU"
         )
-    if device != "auto":
-        return device
-    return "cuda" if torch.cuda.is_available() else "cpu"
+    return there if device == "auto" else device
 
 
 def _or_none(value: Any) -> int | None:

@@ -44,13 +44,13 @@ def run(context: Context) -> StageResult:
     _check_output(context)
     _check_label(source, config.source.label)
     _check_weight(source, config.source.weight)
-    choose_device(config.train.device)  # told before any work
     schema = resolve_widths(source, schema, context.storage_options)
     if schema.skipped:
         listed = "; ".join(f"'{column}' is {why}" for column, why in schema.skipped)
         context.emit("log", level="INFO", message=f"not used as features: {listed}")
     _check_clusters(config.model.n_clusters, source.n_rows)
     context.size = (source.n_rows, max(schema.width, 1))
+    choose_device(config.train.device, context.executor.device)  # told before any work
     budget.announce(context, source, schema)
 
     fragments = fragments_of(source)

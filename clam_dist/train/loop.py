@@ -17,6 +17,7 @@ import torch
 
 from clam_dist.data.reader import ShardFile, ShardReader
 from clam_dist.executor import Collective
+from clam_dist.train.device_memory import prefetch
 from clam_dist.train.plan import Segment, TrainPlan, rung_queries
 from clam_dist.train.population import Group
 from clam_dist.train.pretraining import begin_members
@@ -151,7 +152,7 @@ def _run_segment(state: TrainState, segment: Segment, reader: ShardReader) -> No
     began, rows = time.monotonic(), 0
     while state.epoch < segment.epochs:
         epoch = segment.first_epoch + state.epoch
-        for step, batches in reader.epoch(epoch, start_step=state.step):
+        for step, batches in prefetch(reader.epoch(epoch, start_step=state.step), state.device):
             sums = batch_sums(
                 state.groups,
                 batches,
@@ -161,6 +162,7 @@ def _run_segment(state: TrainState, segment: Segment, reader: ShardReader) -> No
                 device=state.device,
                 collective=state.collective,
                 pool=state.pool,
+                say=state.say,
             )
             _update(state, sums)
             rows += batch_rows

@@ -200,10 +200,12 @@ def write_result(state: TrainState, candidates: Sequence[Candidate]) -> dict[str
             name: value.detach().cpu().contiguous()
             for name, value in candidates[winner].parameters.items()
         }
-        save_file(tensors, folder / f".{MODEL_FILE}")
-        os.replace(folder / f".{MODEL_FILE}", folder / MODEL_FILE)
-        (folder / f".{RESULT_FILE}").write_text(json.dumps(result), encoding="utf-8")
-        os.replace(folder / f".{RESULT_FILE}", folder / RESULT_FILE)
+        # Under names of this rank's own: one left from a lost attempt may be writing too.
+        model_part, result_part = (folder / f".{state.writer}.{name}" for name in (MODEL_FILE, RESULT_FILE))
+        save_file(tensors, model_part)
+        os.replace(model_part, folder / MODEL_FILE)
+        result_part.write_text(json.dumps(result), encoding="utf-8")
+        os.replace(result_part, folder / RESULT_FILE)
     state.collective.barrier()
     return result
 

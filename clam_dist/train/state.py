@@ -59,7 +59,8 @@ class TrainState:
     ) -> None:
         self.collective, self.plan, self.pool = collective, plan, pool
         self.writer = new_writer()
-        self.device = torch.device(plan.device)
+        # Which of its GPUs a rank computes on is agreed before it starts.
+        self.device = torch.device(collective.device if plan.device == "cuda" else "cpu")
         self.segment = self.epoch = self.step = self.rounds = 0
         self.history: list[dict[str, Any]] = []
         self.running: list[torch.Tensor] = []

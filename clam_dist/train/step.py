@@ -12,6 +12,7 @@ import torch
 
 from clam_dist.executor import Collective
 from clam_dist.models.rows import aligned, to_tensors
+from clam_dist.train.device_memory import with_halving
 from clam_dist.train.exchange import exchange_sums
 from clam_dist.train.population import Group
 from clam_dist.train.reduction import combine
@@ -20,8 +21,13 @@ WORK_FOR_THREADS = 5e6
 """Multiply-adds of a task from which on threads gain: 1.3 to 1.7 times at 64 features and more;
 below, handing over the interpreter's lock costs more than it brings (14 features: .8 times)."""
 
-LaneBatch = tuple[int, np.ndarray, "np.ndarray | None"]
+LaneBatch = tuple[int, Any, Any]
+"""``(lane, x (B, d), weight (B,) | None)``: arrays of the host, or tensors on the device."""
 Rows = tuple[torch.Tensor, "torch.Tensor | None", "torch.Tensor | None"]
+
+
+def _silent(message: str) -> None:
+    """Nobody asked."""
 
 
 def batch_sums(
@@ -34,6 +40,7 @@ def batch_sums(
     device: torch.device,
     collective: Collective,
     pool: ThreadPool | None,
+    say: Callable[[str], None] = _silent,
 ) -> list[torch.Tensor]:
     """Sums of one global batch for each group: the same bits on every rank.
 
@@ -51,6 +58,8 @@ def batch_sums(
     pool
         Threads to compute (lane, group) pairs on, None for none. Each runs at one intra-op
         thread, since products differ by thread count.
+    say
+        Takes what the user should know of the device's memory.
     """
     prepared = {lane: _prepare(x, w, has_missing, device) for lane, x, w in batches}
     shared = lanes == 1 and collective.world_size > 1
@@ -58,7 +67,7 @@ def batch_sums(
         mine = [g for g in range(len(groups)) if g % collective.world_size == collective.rank]
     else:
         mine = list(range(len(groups)))
-    found = _independent(groups, mine, prepared, key, pool)
+    found = _independent(groups, mine, prepared, key, pool, say)
     for position in mine:
         if groups[position].model.exchanges:
             # Where groups are shared out, whoever has one has all its rows.
@@ -88,6 +97,7 @@ def _independent(
     prepared: Mapping[int, Rows],
     key: tuple[int, ...],
     pool: ThreadPool | None,
+    say: Callable[[str], None],
 ) -> dict[tuple[int, int], torch.Tensor]:
     """Sums of each micro-batch that has rows, for each group that needs no other's."""
     filled = [lane for lane, rows in prepared.items() if len(rows[0])]
@@ -95,7 +105,20 @@ def _independent(
 
     def compute(pair: tuple[int, int]) -> torch.Tensor:
         lane, position = pair
-        return groups[position].sums(*prepared[lane], (*key, lane))
+        x, weight, observed = prepared[lane]
+
+        def block(rows: slice) -> torch.Tensor:
+            # What a block draws follows from where it begins: a device whose memory ran out once
+            # hides other cells than one that holds the whole micro-batch.
+            begun = (rows.start,) if rows.start else ()
+            return groups[position].sums(
+                x[rows],
+                None if weight is None else weight[rows],
+                None if observed is None else observed[rows],
+                (*key, lane, *begun),
+            )
+
+        return with_halving(block, len(x), say)
 
     return dict(zip(pairs, _mapper(pool, groups, prepared)(compute, pairs), strict=True))
 
@@ -127,9 +150,15 @@ def _gather_groups(
 
 
 def _prepare(
-    x: np.ndarray, weight: np.ndarray | None, has_missing: bool, device: torch.device
+    x: np.ndarray | torch.Tensor,
+    weight: np.ndarray | torch.Tensor | None,
+    has_missing: bool,
+    device: torch.device,
 ) -> Rows:
+    weights = None if weight is None else torch.as_tensor(weight).to(device, torch.float32)
+    if isinstance(x, torch.Tensor):  # sent ahead
+        seen = ~torch.isnan(x) if has_missing else None
+        return (x if seen is None else torch.where(seen, x, 0.0)), weights, seen
     rows, observed = to_tensors(x, has_missing=has_missing, device=device)
     rows = aligned(rows)
-    weights = None if weight is None else torch.from_numpy(weight).to(device, torch.float32)
     return rows, weights, observed

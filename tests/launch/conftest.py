@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
 
@@ -21,7 +22,10 @@ PATIENCE = Patience(wait=60.0, settle=30.0, grace=3.0, rendezvous=60.0, max_rest
 def link() -> Iterator[dask.Link]:
     """Two worker processes of one thread each."""
     environment = dict(os.environ)
+    levels = [(handler, handler.level) for handler in logging.getLogger("distributed").handlers]
     link = dask.embedded(2, 2**30, 1)
+    for handler, level in levels:  # pytest's own, which Dask takes for its console and turns down
+        handler.setLevel(level)
     assert dict(os.environ) == environment, "nannies set OMP_NUM_THREADS and more"
     yield link
     pids = [nanny.pid for nanny in link.cluster.workers.values()]

@@ -45,8 +45,9 @@ def config(data: Path, out: Path, **cluster: Any) -> Config:
     return config_from_dict(
         {
             "source": {"uri": str(data), "label": "label"},
-            "model": {"n_clusters": 9, "beta": 1.0, "objective": "unmasked"},
-            "train": {"restarts": 1, "epochs": 6, "batch_rows": 16384},
+            # So deep that an epoch takes a while: a worker has to join before the last one ends.
+            "model": {"n_clusters": 9, "beta": 1.0, "objective": "unmasked", "steps": 60},
+            "train": {"restarts": 4, "epochs": 12, "batch_rows": 16384},
             "cluster": cluster,
             "output": {"uri": str(out)},
             "work": {"keep": True},

@@ -3,8 +3,10 @@
 Every global batch is cut into ``V`` micro-batches, the lanes, a power of two fixed by the config.
 Their float64 sums are added along one fixed balanced binary tree over the lanes. A rank owns a
 run of consecutive lanes, adds whole subtrees on its own, and only the roots of those subtrees
-travel: one vector a rank where the world size is a power of two. So exactness costs neither
-bytes nor time against a plain all-reduce, whose order depends on the world size.
+travel: one vector a rank where the world size is a power of two. So the fixed order costs no bytes
+against a plain all-reduce, whose order depends on the world size; what costs is the cut into small
+micro-batches (``tests/bench/ranks.py --only exactness``: processor time times 1.55 at 14 features
+and 9 clusters, 1.20 at 64 and 10, 1.08 at 768 and 100).
 
 Letters: ``V`` lanes, ``W`` ranks, ``L`` length of the flattened sums.
 """

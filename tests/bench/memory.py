@@ -1,13 +1,14 @@
 """Peak memory of a run's workers, projected and measured.
 
-    python tests/bench/memory.py [--case ROWSxFEATURES]… [--limit 1GiB] [--workers 2] [--stages]
-                                 [--kept] [--json] [--folder DIR]
+    python tests/bench/memory.py [--case [MODEL:]ROWSxFEATURES]… [--limit 1GiB] [--workers 2]
+                                 [--stages] [--kept] [--json] [--folder DIR]
 
 Each case is a process of its own: data are made, a run with k = 9 and defaults otherwise starts
 on embedded workers of the limit given, and the largest resident size of every worker is read from
 ``/proc/<pid>/status``; with ``--stages`` that of each stage, the mark being put back before
-it. 14 features are the vowels demo, other widths a mixture of nine normal distributions. Last, a
-run whose population cannot fit must be refused before any work.
+it. 14 features are the vowels demo, other widths a mixture of nine normal distributions. Models are
+those of :data:`MODELS`, ClAM by default; networks train for few passes, which hold as much as many.
+Last, a run whose population cannot fit must be refused before any work.
 """
 
 from __future__ import annotations
@@ -35,6 +36,18 @@ from clam_dist.stages import STAGE_NAMES, open_run
 from clam_dist.stages.pipeline import Run
 
 CASES = ("1000000x14", "10000000x14", "30000000x14", "2000000x256")
+MODELS: dict[str, dict[str, dict[str, Any]]] = {
+    "clam": {},
+    "full": {"model": {"metric": "full", "objective": "unmasked"}, "train": {"epochs": 2}},
+    "noise": {"model": {"objective": "noise"}, "train": {"epochs": 2}},
+    "dclam": {"model": {"kind": "dclam", "pretrain_epochs": 2}, "train": {"epochs": 2}},
+    "tdcm": {"model": {"kind": "tdcm", "pretrain_epochs": 2}, "train": {"epochs": 2}},
+    "kmeans": {"model": {"kind": "kmeans"}},
+    "minibatch_kmeans": {"model": {"kind": "minibatch_kmeans"}},
+    "spherical_kmeans": {"model": {"kind": "spherical_kmeans"}},
+}
+"""What a case's model changes in the config."""
+DEEP_CASES = ("dclam:300000x64", "tdcm:300000x64", "full:300000x128", "kmeans:3000000x14")
 TOO_LARGE = {"n_clusters": 2000, "n_features": 768}
 GROUP_ROWS = 131_072
 MIB = 2**20
@@ -137,8 +150,9 @@ def one(config: dict[str, Any], by_stage: bool) -> dict[str, Any]:
 
 def measure(folder: Path, case: str, options: argparse.Namespace) -> dict[str, Any]:
     """One case in a process of its own."""
-    rows, width = (int(number) for number in case.split("x"))
-    data = (options.folder or folder) / f"{case}.parquet"
+    model, _, shape = case.rpartition(":")
+    rows, width = (int(number) for number in shape.split("x"))
+    data = (options.folder or folder) / f"{shape}.parquet"
     if not data.exists():
         write_data(data, rows, width)
     config = {
@@ -147,6 +161,8 @@ def measure(folder: Path, case: str, options: argparse.Namespace) -> dict[str, A
         "cluster": {"kind": "local", "workers": options.workers, "memory_limit": options.limit},
         "output": {"uri": str(folder / "out")},
     }
+    for section, changes in MODELS[model or "clam"].items():
+        config[section] = config.get(section, {}) | changes
     if options.kept:
         config["source"]["keep"] = ["label" if width == 14 else "f0000"]
     command = [sys.executable, __file__, "--one", json.dumps(config)]
@@ -212,7 +228,7 @@ def show(records: list[dict[str, Any]], refused: dict[str, Any]) -> None:
 def main() -> None:
     """Read the options, measure, print."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--case", action="append", help="ROWSxFEATURES, again and again")
+    parser.add_argument("--case", action="append", help="[MODEL:]ROWSxFEATURES, again and again")
     parser.add_argument("--limit", default="1GiB", help="cluster.memory_limit")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--stages", action="store_true", help="measure each stage by itself")
@@ -227,7 +243,7 @@ def main() -> None:
         print(json.dumps(one(json.loads(options.one), options.stages)))
         return
     records = []
-    for case in options.case or CASES:
+    for case in options.case or (*CASES, *DEEP_CASES):
         with tempfile.TemporaryDirectory(dir=options.folder) as folder:
             records.append(measure(Path(folder), case, options))
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:

@@ -128,11 +128,25 @@ class Labeller:
             ``x`` itself where prototypes are rows; else 0 where nothing is known.
         """
         torch.set_num_threads(1)
-        if self._identity is None:
-            self._identity = represents_itself(self.model, self._parameters, x.shape[1])
-        if self._identity:
+        if self._is_identity(x.shape[1]):
             return x
         return represent_rows(self.model, self._parameters, x, self._device)
+
+    def label_and_represent(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """What :meth:`label` and :meth:`represent` give, from one encoding of the rows."""
+        torch.set_num_threads(1)
+        if self._is_identity(x.shape[1]):
+            return *self.label(x), x
+        rows, observed = to_tensors(x, device=self._device)
+        found, (z, seen) = self.model.predict_and_represent(
+            self._parameters, self._beta, rows, observed
+        )
+        return *_as_labels(*found, observed), _as_rows(z, seen)
+
+    def _is_identity(self, width: int) -> bool:
+        if self._identity is None:
+            self._identity = represents_itself(self.model, self._parameters, width)
+        return self._identity
 
     def recursed(self, x: np.ndarray) -> np.ndarray | None:
         """Where the recursion takes rows, ``(n, m)`` float32; None of a model that cannot tell."""
@@ -157,7 +171,13 @@ def label_rows(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Labels and distances of scaled rows, as :meth:`Labeller.label` gives them."""
     rows, observed = to_tensors(x, device=device)
-    found, far = model.predict(parameters, beta, rows, observed)
+    return _as_labels(*model.predict(parameters, beta, rows, observed), observed)
+
+
+def _as_labels(
+    found: Tensor, far: Tensor, observed: Tensor | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Labels and distances as arrays; a row without values has none."""
     labels, distances = found.cpu().numpy(), far.cpu().numpy()
     if observed is not None:
         unseen = ~observed.any(dim=1).cpu().numpy()
@@ -181,5 +201,8 @@ def represent_rows(
 ) -> np.ndarray:
     """Representations ``(n, m)`` float32 of scaled rows, 0 where they are not known."""
     rows, observed = to_tensors(x, device=device)
-    z, seen = model.represent(parameters, rows, observed)
+    return _as_rows(*model.represent(parameters, rows, observed))
+
+
+def _as_rows(z: Tensor, seen: Tensor | None) -> np.ndarray:
     return (z if seen is None else torch.where(seen, z, 0.0)).cpu().numpy()

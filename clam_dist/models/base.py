@@ -133,6 +133,16 @@ class Equations(ABC):
         """
         return x, observed
 
+    def predict_and_represent(
+        self, parameters: Parameters, beta: float, x: Tensor, observed: Tensor | None
+    ) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor | None]]:
+        """What :meth:`predict` and :meth:`represent` give, to the bit.
+
+        To be overridden where both encode the rows, which then need be encoded only once.
+        """
+        found = self.predict(parameters, beta, x, observed)
+        return found, self.represent(parameters, x, observed)
+
     def judged(
         self, parameters: Parameters, beta: float, x: Tensor, observed: Tensor | None
     ) -> Tensor:

@@ -8,7 +8,7 @@ space of the latents: one loss, ``‖x - d(A^T(e(x)))‖²``, for all three.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -17,16 +17,14 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from clam_dist.errors import ConfigError
+from clam_dist.models.attracting import Attracting
 from clam_dist.models.autoencoders import (
-    Autoencoder,
-    build_network,
     initial_parameters,
     resolve_network,
 )
-from clam_dist.models.base import Equations, Parameters
+from clam_dist.models.base import Parameters
 from clam_dist.models.dynamics import resolve_step_size
-from clam_dist.models.inference import first_greatest
-from clam_dist.models.latents import best_kmeans, padded_blocks
+from clam_dist.models.latents import best_kmeans
 from clam_dist.models.recursion import recurse
 from clam_dist.models.sums import Sums, blocks, scored_entries
 
@@ -38,7 +36,7 @@ TRAINED_ROWS = 1024
 RATES = {"encoder": 1.0, "decoder": 1.0, "prototypes": 1.0}
 
 
-class DClAM(Equations):
+class DClAM(Attracting):
     """Deep clustering with associative memories: the equations, no state.
 
     The parameters are a mapping with ``prototypes`` ``(P,k,m)`` and those of the network, named
@@ -68,10 +66,6 @@ class DClAM(Equations):
     rates : mapping, optional
         Factors on the learning rate of ``encoder``, ``decoder`` and ``prototypes``.
     """
-
-    own_space = True
-    reconstructs = True
-    by_cluster = ("prototypes",)
 
     def __init__(
         self,
@@ -212,98 +206,6 @@ class DClAM(Equations):
                     loss[member] += self._squares(own, None if beta is None else beta[member], part)
         return loss, scored_entries(x, observed, weight)
 
-    def represent(
-        self, parameters: Parameters, x: Tensor, observed: Tensor | None
-    ) -> tuple[Tensor, None]:
-        """Latents ``e(x)`` ``(B,m)`` before the recursion, of one member; all of each is known."""
-        own, network = self._one(parameters), self._modules()
-        return self._map(lambda rows: network.encode(own, rows), x, observed, self.latent), None
-
-    def recursed(
-        self, parameters: Parameters, beta: float, x: Tensor, observed: Tensor | None
-    ) -> Tensor:
-        """Latents ``A^T(e(x))`` ``(B,m)`` after the recursion, of one member."""
-        own, network = self._one(parameters), self._modules()
-        prototypes, scale = own["prototypes"], _scalar(beta, x)
-
-        def function(rows: Tensor) -> Tensor:
-            return recurse(network.encode(own, rows), prototypes, scale, self.alpha, self.steps)[0]
-
-        return self._map(function, x, observed, self.latent)
-
-    def judged(
-        self, parameters: Parameters, beta: float, x: Tensor, observed: Tensor | None
-    ) -> Tensor:
-        """Latents after the recursion, which are what the decoder sees.
-
-        It undoes the pull by stretching clusters from within, so that latents before it would
-        favour the least trained state (digits: 1.9 to 2.5 times k-means' silhouette after it, .7 to
-        .95 times before). What keeps this from flattering is that only members count whose
-        reconstruction, of these same latents, is within a tenth of the pretrained one.
-        """
-        return self.recursed(parameters, beta, x, observed)
-
-    def decode(self, parameters: Parameters, z: Tensor) -> Tensor:
-        """Rows ``(n,d)`` that one member's decoder makes of latents or prototypes ``(n,m)``."""
-        own, network = self._one(parameters), self._modules()
-        return self._map(lambda rows: network.decode(own, rows), z, None, self.width)
-
-    def reconstruct(
-        self,
-        parameters: Parameters,
-        x: Tensor,
-        observed: Tensor | None,
-        beta: float | None = None,
-    ) -> Tensor:
-        """``d(e(x))`` ``(B,d)`` of one member, or ``d(A^T(e(x)))`` where ``beta`` is given."""
-        if beta is None:
-            return self.decode(parameters, self.represent(parameters, x, observed)[0])
-        return self.decode(parameters, self.recursed(parameters, beta, x, observed))
-
-    def predict(
-        self, parameters: Parameters, beta: float, x: Tensor, observed: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        """Labels and distances of rows under one member's parameters.
-
-        A row's result does not depend on which rows it comes with.
-
-        Returns
-        -------
-        labels : Tensor (B,) int64
-            The prototype nearest to the latent after the recursion.
-        distances : Tensor (B,)
-            Euclidean distance from the latent before it to that prototype.
-        """
-        own, network = self._one(parameters), self._modules()
-        prototypes, scale = own["prototypes"], _scalar(beta, x)
-
-        def function(rows: Tensor) -> Tensor:
-            latents = network.encode(own, rows)
-            final = recurse(latents, prototypes, scale, self.alpha, self.steps)[1]
-            labels = first_greatest(final)
-            distances = torch.linalg.vector_norm(latents - prototypes[labels], dim=1)
-            # float64 holds both exactly
-            return torch.stack([labels.to(torch.float64), distances.to(torch.float64)], 1)
-
-        found = self._map(function, x, observed, 2, torch.float64)
-        return found[:, 0].to(torch.int64), found[:, 1].to(x.dtype)
-
-    def _one(self, parameters: Parameters) -> dict[str, Tensor]:
-        """One member's parameters without the leading axis of length 1, if there is one."""
-        name, value = next(iter(parameters.items()))
-        own = 2 if name == "prototypes" else self._modules().get_parameter(name).ndim
-        if value.ndim == own:
-            return dict(parameters)
-        return {name: value[0] for name, value in parameters.items()}
-
-    def _modules(self) -> Autoencoder:
-        return build_network(self.network, self.width, self.latent)
-
-    def _filled(self, x: Tensor, observed: Tensor | None) -> Tensor:
-        if observed is None:
-            return x
-        return torch.where(observed, x, self.mask_value.to(x.device, x.dtype))
-
     def _squares(
         self, parameters: Mapping[str, Tensor], beta: Tensor | None, part: _Rows
     ) -> Tensor:
@@ -320,21 +222,6 @@ class DClAM(Equations):
         rows = error.square().sum(1)
         return rows.sum() if part.weight is None else rows @ part.weight.to(rows.dtype)
 
-    def _map(
-        self,
-        function: Callable[[Tensor], Tensor],
-        x: Tensor,
-        observed: Tensor | None,
-        width: int,
-        dtype: torch.dtype | None = None,
-    ) -> Tensor:
-        """``function`` of filled rows in padded blocks of one size: ``(B,width)``."""
-
-        def from_rows(rows: Tensor, seen: Tensor | None) -> Tensor:
-            return function(self._filled(rows, seen))
-
-        return padded_blocks(from_rows, x, observed, width, dtype)
-
 
 class _Rows:
     """A slice of rows with all that goes with them."""
@@ -345,10 +232,6 @@ class _Rows:
         self.x = x[rows]
         self.weight = None if weight is None else weight[rows]
         self.observed = None if observed is None else observed[rows]
-
-
-def _scalar(beta: float, x: Tensor) -> Tensor:
-    return torch.full((), beta, dtype=x.dtype, device=x.device)
 
 
 def _checked_rates(rates: Mapping[str, float]) -> dict[str, float]:

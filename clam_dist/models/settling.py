@@ -84,7 +84,7 @@ class Settling(Equations):
     def predict(
         self,
         parameters: Parameters,
-        beta: float,  # noqa: ARG002
+        beta: float,
         x: Tensor,
         observed: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
@@ -92,8 +92,18 @@ class Settling(Equations):
 
         Distances are Euclidean, between the standardised latent and the label's centroid.
         """
+        return self.predict_and_represent(parameters, beta, x, observed)[0]
+
+    def predict_and_represent(
+        self,
+        parameters: Parameters,
+        beta: float,  # noqa: ARG002
+        x: Tensor,
+        observed: Tensor | None,
+    ) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor | None]]:
+        """What :meth:`predict` and :meth:`represent` give, from one encoding."""
         single = one_member(parameters)
-        z, prototypes = self.represent(single, x, observed)[0], single["prototypes"]
+        (z, seen), prototypes = self.represent(single, x, observed), single["prototypes"]
         factor = metric_factor(single["metric"])
         labels = torch.empty(len(x), dtype=torch.int64, device=x.device)
         for part in blocks(len(x), BLOCK_ROWS):
@@ -101,7 +111,7 @@ class Settling(Equations):
             padded[: part.stop - part.start] = z[part]
             nearest = first_greatest(-quadratic(padded, prototypes, factor).T.contiguous())
             labels[part] = nearest[: part.stop - part.start]
-        return labels, torch.linalg.vector_norm(z - prototypes[labels], dim=1)
+        return (labels, torch.linalg.vector_norm(z - prototypes[labels], dim=1)), (z, seen)
 
     def latent_sums(
         self, parameters: Parameters, x: Tensor, weight: Tensor | None, observed: Tensor | None

@@ -103,7 +103,14 @@ def label_fragment(task: LabelTask, *, plan: LabelPlan) -> LabelledFragment:
             columns=_columns(plan),
             storage_options=plan.storage_options,
         ):
-            labels, distances = labeller.label(rows.x)
+            first, last = np.searchsorted(queries, [rows.first_row, rows.first_row + len(rows.x)])
+            here = queries[first:last] - rows.first_row
+            # Where most rows are scored, what their labels were found from serves for that too.
+            shown: np.ndarray | None = None
+            if references is not None and 2 * len(here) > len(rows.x):
+                labels, distances, shown = labeller.label_and_represent(rows.x)
+            else:
+                labels, distances = labeller.label(rows.x)
             sums = sums.merge(
                 AssignSums.of(
                     rows.x,
@@ -115,12 +122,11 @@ def label_fragment(task: LabelTask, *, plan: LabelPlan) -> LabelledFragment:
                 )
             )
             silhouette = np.full(len(labels), np.nan, np.float32)
-            first, last = np.searchsorted(queries, [rows.first_row, rows.first_row + len(labels)])
-            here = queries[first:last] - rows.first_row
             if scored is not None:
                 silhouette[here] = scored[first:last]
             elif references is not None and len(here):
-                part = _score(labeller, rows, labels, here, references)
+                z = labeller.represent(rows.x[here]) if shown is None else shown[here]
+                part = _score(labeller, rows, z, labels[here], here, references)
                 scores.append(part)
                 silhouette[part.rows - rows.first_row] = part.silhouette
             writer.write(rows.batch, labels, distances, silhouette, added.of(rows.x))
@@ -130,13 +136,13 @@ def label_fragment(task: LabelTask, *, plan: LabelPlan) -> LabelledFragment:
 def _score(
     labeller: Labeller,
     rows: ScaledRows,
+    z: np.ndarray,
     labels: np.ndarray,
     here: np.ndarray,
     references: References,
 ) -> QueryScores:
     weight = None if rows.w is None else rows.w[here]
-    queries = labeller.represent(rows.x[here]), labels[here], rows.first_row + here
-    return score_by(labeller.metric, *queries, references, weight)
+    return score_by(labeller.metric, z, labels, rows.first_row + here, references, weight)
 
 
 def _columns(plan: LabelPlan) -> Sequence[str]:

@@ -21,6 +21,7 @@ from clam_dist.executor import Executor
 from clam_dist.models.factory import MODELS, build_model
 from clam_dist.stages.clusters import cluster_choices
 from clam_dist.stages.settings import (
+    check_image_shape,
     geometry_of,
     model_settings,
     network_settings,
@@ -108,6 +109,7 @@ def plan_training(
     DataError
         The rows have fewer distinct values than clusters were asked for.
     """
+    check_image_shape(model, rows.width)
     clusters = cluster_choices(model.n_clusters, rows.sample_rows)
     found = _starts(rows, clusters, train, seed, folder, executor, geometry_of(model))
     begun = dict(zip(clusters, found, strict=True))

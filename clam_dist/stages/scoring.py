@@ -152,8 +152,7 @@ def collect_references(
     collector: ReferenceCollector | None = None
     for shard in shards:
         for x, rows, weight in read_shard(shard, folder, weighted):
-            labels, distances = labeller.label(x)
-            z = labeller.represent(x)
+            labels, distances, z = labeller.label_and_represent(x)
             sizes = reference_sizes(distances, labels, typical)
             if collector is None:
                 collector = ReferenceCollector(assignment.n_clusters, z.shape[1], per_cluster)
@@ -183,8 +182,8 @@ def score_exactly(context: Context, folder: Path, queries: Queries, references: 
     """Measure every query against all rows, shard by shard, before the labels are written."""
     assignment = assignment_of(context)
     labeller = Labeller(assignment)
-    labels, _ = labeller.label(queries.x)
-    z = filled(labeller.represent(queries.x))
+    labels, _, found = labeller.label_and_represent(queries.x)
+    z = filled(found)
     save_arrays(folder / "query-rows.npz", {"z": z, "rows": queries.rows})
     shards = [shard for shard in context.shards if shard.rows]
     task = partial(
@@ -220,8 +219,8 @@ def measure_against_shard(
         z, query_rows = arrays["z"], arrays["rows"]
     collector = ReferenceCollector(assignment.n_clusters, z.shape[1], None)
     for x, rows, weight in read_shard(shard, folder, weighted):
-        labels, _ = labeller.label(x)
-        collector.update(labeller.represent(x), labels, _hashes(seed, rows), rows, weight)
+        labels, _, shown = labeller.label_and_represent(x)
+        collector.update(shown, labels, _hashes(seed, rows), rows, weight)
     return distance_sums(z, query_rows, collector.finish())
 
 

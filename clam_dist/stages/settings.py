@@ -5,6 +5,7 @@ Every automatic value is resolved here or in :mod:`clam_dist.stages.planning`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -85,6 +86,22 @@ def pretrain_epochs(model: ModelConfig, n_rows: int, batch_rows: int) -> int | N
     if model.pretrain_epochs != "auto":
         return int(model.pretrain_epochs)
     return auto_epochs(n_rows, batch_rows, searched=False, steps=MODELS[model.kind].steps)
+
+
+def check_image_shape(model: ModelConfig, width: int) -> None:
+    """Make sure that rows are images of the shape that the config says.
+
+    Raises
+    ------
+    ConfigError
+        With both numbers.
+    """
+    shape = model.image_shape
+    if shape is not None and math.prod(shape) != width:
+        raise ConfigError(
+            f"model.image_shape: {list(shape)} holds {math.prod(shape)} numbers, a row has {width} "
+            "features; give [channels, height, width] of a row, or leave it out"
+        )
 
 
 def network_settings(

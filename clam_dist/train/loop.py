@@ -192,9 +192,7 @@ def _update(state: TrainState, sums: Sequence[torch.Tensor]) -> None:
 
 def _end_round(state: TrainState, segment: Segment, steps: int, rows_per_second: float) -> bool:
     """Judge a round; True when every member has stopped."""
-    x, observed = state.sample_tensors(slice(0, None))
-    for group in state.groups:
-        group.derive(x, state.sample_weights(), observed)
+    _derive(state)
     state.synchronise()
     losses = _validate(state, state.groups)
     for group, loss in zip(state.groups, losses, strict=True):
@@ -228,6 +226,15 @@ def _end_round(state: TrainState, segment: Segment, steps: int, rows_per_second:
             | {"step": state.step, "steps": steps, "reseeded": state.reseeded}
         )
     return all(bool(group.plateau.stopped.all()) for group in state.groups)
+
+
+def _derive(state: TrainState) -> None:
+    """Set the parameters that follow from the others and the sample, where a model has such."""
+    derived = [group for group in state.groups if group.model.derived]
+    if derived:
+        x, observed = state.sample_tensors(slice(0, None))
+        for group in derived:
+            group.derive(x, state.sample_weights(), observed)
 
 
 def _validate(state: TrainState, groups: Sequence[Group]) -> list[np.ndarray]:

@@ -201,7 +201,9 @@ def write_result(state: TrainState, candidates: Sequence[Candidate]) -> dict[str
             for name, value in candidates[winner].parameters.items()
         }
         # Under names of this rank's own: one left from a lost attempt may be writing too.
-        model_part, result_part = (folder / f".{state.writer}.{name}" for name in (MODEL_FILE, RESULT_FILE))
+        model_part, result_part = (
+            folder / f".{state.writer}.{name}" for name in (MODEL_FILE, RESULT_FILE)
+        )
         save_file(tensors, model_part)
         os.replace(model_part, folder / MODEL_FILE)
         result_part.write_text(json.dumps(result), encoding="utf-8")

@@ -59,7 +59,7 @@ def rows() -> np.ndarray:
 
 @pytest.fixture
 def flat(tmp_path, monkeypatch) -> Assignment:
-    monkeypatch.setitem(factory.MODELS, "flat", factory.Kind(lambda *_: Flat(), ()))
+    monkeypatch.setitem(factory.MODELS, "flat", factory.Kind(Flat, lambda *_: Flat(), ()))
     values = torch.Generator().manual_seed(0)
     parameters = {
         "map": torch.randn((5, 2), generator=values),

@@ -6,7 +6,7 @@ way. Letters as in :mod:`clam_dist.models.attention`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
 from torch import Tensor
@@ -26,6 +26,9 @@ from clam_dist.models.tdcm_batch import Network
 
 BLOCK_ROWS = 256
 """Rows of every product outside training; shorter blocks are padded to that many."""
+
+CHUNK_ROWS = 4096
+"""Rows whose latents of all members are held at once."""
 
 NETWORK = ("encoder.", "decoder.")
 """How the names of a network's parameters begin."""
@@ -194,8 +197,14 @@ class Settling(Equations):
     def derive(
         self, parameters: Parameters, x: Tensor, weight: Tensor | None, observed: Tensor | None
     ) -> dict[str, Tensor]:
-        """:meth:`adapt` to the given rows."""
-        return self.adapt(parameters, lambda: [(x, weight, observed)])
+        """:meth:`adapt` to the given rows, in chunks, since all members' latents are held of each."""
+
+        def chunks() -> Iterator[Chunk]:
+            for part in blocks(len(x), CHUNK_ROWS):
+                pair = (None if value is None else value[part] for value in (weight, observed))
+                yield x[part], next(pair), next(pair)
+
+        return self.adapt(parameters, chunks)
 
     def standards(self, statistics: LatentSums) -> tuple[Tensor, Tensor]:
         """What latents are standardised by, ``(P,m)`` float64 each."""

@@ -15,6 +15,7 @@ from clam_dist.models.bundle import bundle_settings, save_bundle
 from clam_dist.reporting.report import write_report
 from clam_dist.stages.context import STAGE_NAMES, Context, StageResult, strictly
 from clam_dist.stages.evaluate import read_sums
+from clam_dist.stages.pictures import model_arrays
 from clam_dist.stages.scoring import assignment_of
 from clam_dist.stages.sweep import save_sweep, sweep_dataset
 from clam_dist.stages.train import read_result
@@ -30,7 +31,7 @@ def run(context: Context) -> StageResult:
     sweep = context.output / "sweep.nc"
     save_sweep(sweep, sweep_dataset(result["members"], result["baselines"], by_beta=by_beta))
     report = context.output / "report.html"
-    write_report(report, **report_inputs(context))
+    write_report(report, **report_inputs(context), pictures=model_arrays(context))
     files = [path for path in (context.output / "model").rglob("*") if path.is_file()]
     return StageResult(
         {"report": "report.html", "model": "model", "sweep": "sweep.nc"},

@@ -219,6 +219,10 @@ def _end_round(state: TrainState, segment: Segment, steps: int, rows_per_second:
         "members": len(state.members),
     }
     state.history.append({**record, "losses": curves})
+    # Among latents prototypes mean nothing without the network of that round.
+    if segment.phase == "train" and state.collective.rank == 0 and not state.networks:
+        epoch = float(record["epoch"])
+        state.snapshots.observe(state.groups, state.rounds, epoch, state.plan.width)
     if state.collective.rank == 0:
         state.collective.report(
             {"event": "epoch", "stage": "train", **record, "epochs": segment.epochs}

@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import save_file
 
 from clam_dist.models.base import Equations
+from clam_dist.train.history import HISTORY_FILE
 from clam_dist.train.members import Member
 from clam_dist.train.plan import FINAL_QUERIES
 from clam_dist.train.population import Group
@@ -204,12 +205,25 @@ def write_result(state: TrainState, candidates: Sequence[Candidate]) -> dict[str
         model_part, result_part = (
             folder / f".{state.writer}.{name}" for name in (MODEL_FILE, RESULT_FILE)
         )
+        _save_history(state, candidates[winner])
         save_file(tensors, model_part)
         os.replace(model_part, folder / MODEL_FILE)
         result_part.write_text(json.dumps(result), encoding="utf-8")
         os.replace(result_part, folder / RESULT_FILE)
     state.collective.barrier()
     return result
+
+
+def _save_history(state: TrainState, winner: Candidate) -> None:
+    """The winner's prototypes through training, where snapshots of them were kept."""
+    member, found = winner.member, state.found.get(winner.member.index)
+    state.snapshots.save(
+        Path(state.plan.folder) / HISTORY_FILE,
+        member.index if winner.state == "trained" else -1,  # the others never saw all rows
+        state.starts([member])[0] if state.snapshots.kept else None,
+        None if found is None else found["prototypes"],
+        winner.parameters["prototypes"],
+    )
 
 
 def curve(history: Sequence[dict[str, Any]], index: int) -> list[dict[str, Any]]:

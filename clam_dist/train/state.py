@@ -18,6 +18,7 @@ import torch
 from clam_dist.executor import Collective
 from clam_dist.models.rows import to_tensors
 from clam_dist.train.checkpoint import load_checkpoint, new_writer, save_checkpoint
+from clam_dist.train.history import PrototypeHistory
 from clam_dist.train.members import Member, group_members
 from clam_dist.train.plan import TrainPlan
 from clam_dist.train.population import Group, build_group
@@ -52,6 +53,8 @@ class TrainState:
         For each group the sums of losses and entries since the last round, ``(P + 1,)`` float64.
     history
         One record a round.
+    snapshots
+        Of the finalists' prototypes.
     """
 
     def __init__(
@@ -63,6 +66,7 @@ class TrainState:
         self.device = torch.device(collective.device if plan.device == "cuda" else "cpu")
         self.segment = self.epoch = self.step = self.rounds = 0
         self.history: list[dict[str, Any]] = []
+        self.snapshots = PrototypeHistory()
         self.running: list[torch.Tensor] = []
         self.found: dict[int, dict[str, torch.Tensor]] = {}
         self.found_loss: dict[int, float] = {}
@@ -141,6 +145,7 @@ class TrainState:
         tensors, state = loaded
         for name in COUNTERS:
             setattr(self, name, state[name])
+        self.snapshots.restore(tensors, state.get("snapshots"))
         self._restore_begun(tensors, state)
         self.running = [
             torch.tensor(total, dtype=torch.float64, device=self.device)
@@ -201,7 +206,9 @@ class TrainState:
             tensors |= {f"network.{restart}.{name}": value for name, value in network.items()}
         for (k, restart), begun in self.begun.items():
             tensors |= {f"begun.{k}.{restart}.{name}": value for name, value in begun.items()}
+        tensors |= self.snapshots.tensors()
         state: dict[str, Any] = {name: getattr(self, name) for name in COUNTERS}
+        state["snapshots"] = self.snapshots.state()
         state["groups"] = [group.state() for group in self.groups]
         state["running"] = [total.tolist() for total in self.running]
         state["found"] = sorted(self.found)

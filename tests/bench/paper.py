@@ -46,6 +46,7 @@ from clam_dist.data.statistics import Scaling
 from clam_dist.evaluation import ari, nmi, silhouette_sampled
 from clam_dist.evaluation.labelings import score_labelings
 from clam_dist.launch.serial import SerialExecutor
+from clam_dist.models.base import Metric
 from clam_dist.models.factory import build_model
 from clam_dist.models.seeding import starts
 from clam_dist.stages.fitting import lay_down
@@ -277,10 +278,12 @@ class Recorder:
         weight: np.ndarray | None,
         seed: int,
         queries: int,
+        *,
+        metric: Metric = "euclidean",
     ) -> list[tuple[float, float]]:
         """Score as the trainer does, on more rows, and keep the best."""
         queries = max(queries, SEARCH_QUERIES)
-        scores = score_labelings(x, labelings, clusters, weight, seed, queries)
+        scores = score_labelings(x, labelings, clusters, weight, seed, queries, metric=metric)
         for labels, k, (value, _) in zip(labelings, clusters, scores, strict=True):
             self.candidates += 1
             if not math.isfinite(value):
@@ -309,14 +312,14 @@ def _key(labels: np.ndarray) -> bytes:
 
 @dataclass(frozen=True)
 class RecordedModel:
-    """A model whose predictions are noted; the gradients are its own."""
+    """A model whose predictions are noted; all else is its own."""
 
     model: Any
     recorder: Recorder
 
-    def gradient_sums(self, *arguments: Any) -> Any:
+    def __getattr__(self, name: str) -> Any:
         """As the model's."""
-        return self.model.gradient_sums(*arguments)
+        return getattr(self.model, name)
 
     def predict(
         self, parameters: dict[str, torch.Tensor], beta: float, x: torch.Tensor, observed: Any

@@ -6,7 +6,8 @@
 moments of training, ``--trials`` times: exit 0, labels equal to the undisturbed run's. Printed: the
 seconds from the death to the next report of training (an epoch's end, so an upper bound of the
 next step), median and worst.
-``pairs``: two runs at once on one cluster of two workers, half as many as trials, both of them to the right labels.
+``pairs``: two runs at once on one cluster of two workers, half as many times as there are trials:
+both end with the right labels.
 ``raises``: a shard is cut short between two stages, so that a rank raises.
 ``stopped``: SIGSTOP of a worker that is ours, and of one that is not.
 ``gone``: workers killed with their nannies, and none comes back within ``cluster.wait``: exit 4

@@ -106,8 +106,8 @@ def test_each_choice_is_the_greatest_of_its_candidates(paper: ModuleType) -> Non
     recorder_score = paper.Recorder.score
 
     class Watched(paper.Recorder):
-        def score(self, x, labelings, clusters, *others):  # type: ignore[no-untyped-def]
-            scores = recorder_score(self, x, labelings, clusters, *others)
+        def score(self, x, labelings, clusters, *others, **named):  # type: ignore[no-untyped-def]
+            scores = recorder_score(self, x, labelings, clusters, *others, **named)
             used = [len(np.unique(labels)) for labels in labelings]
             scored.extend((value, n) for (value, _), n in zip(scores, used, strict=True))
             return scores

@@ -82,7 +82,7 @@ def test_memberships_are_shares_of_which_the_greatest_is_the_label(rows, tmp_pat
 
 
 def test_latents_and_errors_of_reconstructions(rows, tmp_path, monkeypatch):
-    kind = factory.Kind(lambda *_: Halving(), ())
+    kind = factory.Kind(Halving, lambda *_: Halving(), ())
     monkeypatch.setitem(factory.MODELS, "halving", kind)
     added = AddedColumns(labeller(tmp_path, "halving"), ("reconstruction", "latent"), 4)
     assert [field.type for field in added.fields] == [pa.float32(), pa.list_(pa.float32(), 2)]

@@ -374,6 +374,7 @@ class TwoWorkers:
     """An executor whose workers Dask ends at ``memory_limit``."""
 
     workers = 2
+    device = "cpu"
 
     def __init__(self, memory_limit):
         self.memory_limit = memory_limit

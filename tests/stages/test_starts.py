@@ -37,7 +37,7 @@ def test_the_second_start_is_the_best_by_silhouette_among_near_equals(rows):
     labels = np.stack([_nearest(x, prototypes)[0] for prototypes in tries])
 
     def best(inertias):
-        return _best_try(_scores(x, None, labels, inertias, 3, seed=0), 0)
+        return _best_try(_scores(x, None, labels, inertias, 3, seed=0, metric="euclidean"), 0)
 
     assert best([1.0, 1.01, 1.02]) == 2
     assert best([1.0, 1.01, 2.0]) == 1  # too far from the least

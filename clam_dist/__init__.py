@@ -11,12 +11,12 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from clam_dist.estimators import ClAM
+    from clam_dist.estimators import TDCM, ClAM, DClAM
     from clam_dist.evaluation.silhouette import silhouette_sampled
     from clam_dist.loaded import load_model
     from clam_dist.stages import run
 
-__all__ = ["ClAM", "__version__", "load_model", "run", "silhouette_sampled"]
+__all__ = ["TDCM", "ClAM", "DClAM", "__version__", "load_model", "run", "silhouette_sampled"]
 
 try:
     __version__ = version("clam-dist")
@@ -25,6 +25,8 @@ except PackageNotFoundError:  # a source tree that was never installed
 
 _WHERE = {
     "ClAM": ("clam_dist.estimators", "ClAM"),
+    "DClAM": ("clam_dist.estimators", "DClAM"),
+    "TDCM": ("clam_dist.estimators", "TDCM"),
     "load_model": ("clam_dist.loaded", "load_model"),
     "run": ("clam_dist.stages", "run"),
     "silhouette_sampled": ("clam_dist.evaluation.silhouette", "silhouette_sampled"),

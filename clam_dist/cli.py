@@ -1,4 +1,8 @@
-"""The command ``clam-dist``: runs without Prefect, demo data, a look into a source."""
+"""The command ``clam-dist``: runs without Prefect, demo data, a look into a source.
+
+Commands of packages above this one (``serve``) come as entry points of the group
+``clam_dist.commands``, for nothing here imports them.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import functools
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -283,6 +288,10 @@ def inspect(
             # Into a pipe or a file, the table keeps its width whatever the terminal's.
             styled = sys.stdout.isatty()
             print(inspection_text(found, None if styled else 120, styled), end="")
+
+
+for _entry in sorted(entry_points(group="clam_dist.commands")):
+    _command(_entry.load())
 
 
 if __name__ == "__main__":

@@ -65,6 +65,7 @@ def inspect_source(config: SourceConfig) -> Inspection:
         keep=config.keep,
         label=config.label,
         weight=config.weight,
+        domain=config.domain,
     )
     schema = resolve_widths(source, schema, options)
     parts = (

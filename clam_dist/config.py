@@ -75,9 +75,17 @@ _STAGE_KEYS: dict[str, tuple[str, ...]] = {
         "source.keep",
         "source.label",
         "source.weight",
+        "source.domain",
         "prepare.categories",
     ),
-    "shards": ("seed", "prepare", "source.weight", "train.rows", "evaluate.silhouette_rows"),
+    "shards": (
+        "seed",
+        "prepare",
+        "source.weight",
+        "source.domain",
+        "train.rows",
+        "evaluate.silhouette_rows",
+    ),
     "train": ("seed", "model", "train"),
     "assign": ("seed", "source.keep", "source.label", "evaluate"),
     "evaluate": ("seed", "evaluate"),
@@ -238,12 +246,17 @@ def _cross_checks(values: Mapping[str, Any]) -> list[tuple[str, str]]:
         if column in (*RESULT_COLUMNS, *_listed(_look_up(values, "evaluate.columns")))
     ]
     features = _listed(_look_up(values, "source.features"))
-    for other in ("exclude", "label", "weight"):
+    for other in ("exclude", "label", "weight", "domain"):
         both = sorted(set(features) & set(_listed(_look_up(values, f"source.{other}"))))
         if both:
             problems.append(
                 (f"source.{other}", f"{both[0]!r} is also in source.features; take it out of one")
             )
+    weight = _look_up(values, "source.weight")
+    if weight is not None and weight == _look_up(values, "source.domain"):
+        problems.append(
+            ("source.domain", f"{weight!r} is also source.weight; name another column in one")
+        )
     kind = _look_up(values, "cluster.kind")
     for needed_by, key in (("address", "cluster.address"), ("class", "cluster.cluster_class")):
         if kind == needed_by and _look_up(values, key) is None:

@@ -104,7 +104,15 @@ class Section(BaseModel):
 
 
 class SourceConfig(Section):
-    """Where rows come from and which columns are features."""
+    """Where rows come from and which columns are features.
+
+    ``domain`` names a column of text, categories, whole numbers or booleans, of at most 64 values,
+    null being one. Each batch of training then holds rows of one domain, domains taking turns in
+    proportion to their rows, so that centroids and statistics that settle in a batch (TDCM's) do
+    so in one domain at a time. Samples mix the domains: those of the search and of validation, and
+    that of the model's own centroids, which label the run's rows; ``clam-dist assign --adapt``
+    settles centroids in the one domain it is given.
+    """
 
     uri: Text
     format: Literal["auto", "parquet", "zarr", "netcdf"] = "auto"
@@ -113,6 +121,7 @@ class SourceConfig(Section):
     keep: Names = ()
     label: OptionalText = None
     weight: OptionalText = None
+    domain: OptionalText = None
     storage_options: StorageOptions = Field(
         default_factory=StorageOptions, exclude=True, repr=False
     )

@@ -15,6 +15,8 @@ from typing import Any
 
 Event = Mapping[str, Any]
 Log = logging.Logger | logging.LoggerAdapter[Any]
+Show = Callable[[Event, str], None]
+"""Takes an event and the line that says it."""
 
 QUIET_SECONDS = {"epoch": 1.0, "progress": 10.0}
 """Least time between two lines of a kind that can come many times a second."""
@@ -91,27 +93,32 @@ class EventRelay:
     def __init__(self, log: Log, clock: Callable[[], float] = time.monotonic) -> None:
         self._log = log
         self._clock = clock
+        self._show: Show | None = None
         self._lock = threading.RLock()
         self._phase: dict[str, str] = {}
         self._due: dict[str, float] = {}
         self._held: dict[str, tuple[int, str]] = {}
 
     @contextlib.contextmanager
-    def to(self, log: Log) -> Iterator[None]:
-        """Write to ``log`` for as long as the context lasts."""
+    def to(self, log: Log, show: Show | None = None) -> Iterator[None]:
+        """Write to ``log`` for as long as the context lasts, and give every event to ``show``."""
         before, self._log = self._log, log
+        shown, self._show = self._show, show
         try:
             yield
         finally:
             with self._lock:
                 for kind in tuple(self._phase):
                     self._end_phase(kind)
-            self._log = before
+            self._log, self._show = before, shown
 
     def __call__(self, event: Event) -> None:
         line = describe(event)
         if line is None:
             return
+        show = self._show
+        if show is not None:
+            show(event, line[1])
         kind = str(event["event"])
         with self._lock:
             if kind not in QUIET_SECONDS:

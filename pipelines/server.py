@@ -57,6 +57,8 @@ class EmbeddedServer:
     ----------
     home : Path
         Prefect's home folder, where the database is.
+    schedules : bool
+        It is to start what is due, and to be found at Prefect's usual port where that is free.
 
     Attributes
     ----------
@@ -66,10 +68,11 @@ class EmbeddedServer:
         Of the API, for ``PREFECT_API_URL``.
     """
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, schedules: bool = False) -> None:
         from filelock import FileLock
 
         self.home = home
+        self._schedules = schedules
         self.address = ""
         self._token = secrets.token_hex(8)
         self._folder = home / "clam_dist"
@@ -113,6 +116,7 @@ class EmbeddedServer:
             str(Path(__file__).with_name("server_process.py").resolve()),
         ]
         command += ["--token", self._token, "--parent", str(os.getpid())]
+        command += ["--schedules"] if self._schedules else []
         variables = {**environ, "PREFECT_HOME": str(self.home)}
         variables.pop("PREFECT_API_URL", None)
         with self._log.open("wb") as log:

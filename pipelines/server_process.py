@@ -21,8 +21,12 @@ from pathlib import Path
 _GRACE = 5.0
 """Seconds from the parent's end to ours, by force."""
 
+_PORT = 4200
+"""Prefect's usual one: a server that stays is looked for there."""
+
 # A server that lives as long as one run schedules nothing: what deployments need is left off.
-_IDLE_SERVICES = ("SCHEDULER", "LATE_RUNS", "FOREMAN", "TRIGGERS", "PAUSE_EXPIRATIONS", "DB_VACUUM")
+_SCHEDULING = ("SCHEDULER", "LATE_RUNS", "DB_VACUUM")
+_EVER_IDLE = ("FOREMAN", "TRIGGERS", "PAUSE_EXPIRATIONS")
 
 
 def _die_with_parent(parent: int) -> None:
@@ -45,9 +49,10 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _server_settings(port: int) -> dict[str, str]:
-    """Settings of a server that lives as long as one run."""
-    settings = {f"PREFECT_SERVER_SERVICES_{name}_ENABLED": "false" for name in _IDLE_SERVICES}
+def _server_settings(port: int, schedules: bool) -> dict[str, str]:
+    """Settings of a server that lives as long as its parent."""
+    idle = _EVER_IDLE if schedules else (*_EVER_IDLE, *_SCHEDULING)
+    settings = {f"PREFECT_SERVER_SERVICES_{name}_ENABLED": "false" for name in idle}
     return settings | {
         "DO_NOT_TRACK": "1",
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
@@ -56,18 +61,28 @@ def _server_settings(port: int) -> dict[str, str]:
     }
 
 
-def serve(token: str, parent: int) -> None:
+def _bound(port: int) -> socket.socket:
+    """A socket at a port of this machine alone; at any free one where that is taken."""
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(("127.0.0.1", port))
+    except OSError:
+        listener.bind(("127.0.0.1", 0))
+    return listener
+
+
+def serve(token: str, parent: int, schedules: bool) -> None:
     """Serve Prefect's API and UI until the parent is gone; names port and readiness on stdout."""
     del token  # only to be seen in the command line
     _die_with_parent(parent)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     lines = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # from here on stdout is the parent's to read, and prints go to the log
-    listener = socket.socket()
-    listener.bind(("127.0.0.1", 0))
+    listener = _bound(_PORT if schedules else 0)
     port = listener.getsockname()[1]
     lines.write(f"{port}\n")
-    os.environ.update(_server_settings(port))
+    os.environ.update(_server_settings(port, schedules))
 
     import uvicorn
 
@@ -94,8 +109,9 @@ def _main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--token", required=True)
     parser.add_argument("--parent", type=int, required=True)
+    parser.add_argument("--schedules", action="store_true")
     arguments = parser.parse_args()
-    serve(arguments.token, arguments.parent)
+    serve(arguments.token, arguments.parent, arguments.schedules)
 
 
 if __name__ == "__main__":

@@ -22,13 +22,15 @@ _SETTLE_SECONDS = 5.0
 
 
 @contextlib.contextmanager
-def prefect_session(say: Callable[[str], None]) -> Iterator[None]:
+def prefect_session(say: Callable[[str], None], schedules: bool = False) -> Iterator[None]:
     """Make Prefect's API available; where it is our own server, end that with the context.
 
     Parameters
     ----------
     say : callable
         Told in one line what is going on: the address, the seconds it took.
+    schedules : bool
+        Our own server is to run what is due, too.
 
     Raises
     ------
@@ -37,7 +39,7 @@ def prefect_session(say: Callable[[str], None]) -> Iterator[None]:
     """
     began = time.monotonic()
     api_url, home = settings.configured_api(os.environ, Path.cwd())
-    own = EmbeddedServer(home) if api_url is None else None
+    own = EmbeddedServer(home, schedules=schedules) if api_url is None else None
     with contextlib.ExitStack() as stack:
         if own is not None:
             if settings.is_first_start(home, os.environ):
@@ -57,7 +59,9 @@ def prefect_session(say: Callable[[str], None]) -> Iterator[None]:
         _check_api(say)
         took = f"{time.monotonic() - began:.1f} s"
         if own is not None:
-            say(f"Prefect started in {took}: {own.address} (until this run ends)")
+            say(
+                f"Prefect started in {took}: {own.address} (until this {'process' if schedules else 'run'} ends)"
+            )
         else:
             say(f"Prefect ready in {took}: {api_url}")
         yield
@@ -67,7 +71,9 @@ def _import_meanwhile() -> None:
     """Import what the flow needs, which takes seconds, while our server starts."""
     import prefect.main  # noqa: F401
 
-    import clam_dist.stages  # noqa: F401
+    from clam_dist import stages
+
+    _ = stages.open_run  # imported on first use of a name; torch alone takes seconds
 
 
 def _reread_settings() -> None:

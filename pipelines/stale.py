@@ -23,6 +23,9 @@ TAG = "clam_dist"
 _UNRECORDED = timedelta(minutes=1)
 """A run has recorded its process well within this time of its creation, or was killed before."""
 
+_STARTED = timedelta(minutes=1)
+"""A worker's process was born before its run began; with this much for clocks that differ."""
+
 _CLOCK = 60.0
 """Seconds by which a process's start may seem to move when the machine's clock is set."""
 
@@ -34,44 +37,66 @@ def this_process() -> str:
     return f"{socket.gethostname()}:{os.getpid()}:{psutil.Process().create_time():.0f}"
 
 
+def record_process() -> None:
+    """Write down which process a run is in that no worker started: nobody else does."""
+    from prefect import runtime
+    from prefect.client.orchestration import get_client
+
+    run_id = runtime.flow_run.id
+    if run_id is None:
+        return
+    with get_client(sync_client=True) as client:
+        if runtime.deployment.id is None or not client.read_flow_run(run_id).work_pool_name:
+            client.update_flow_run(run_id, infrastructure_pid=this_process())
+
+
 def is_gone(recorded: str | None, created: datetime, now: datetime) -> bool:
     """Whether the process of a run is known to have ended.
 
     Parameters
     ----------
     recorded : str or None
-        What `this_process` gave in it; None where it recorded nothing.
+        What `this_process` gave in it, or ``host:pid`` as a process worker writes it; None where
+        nothing is recorded.
     created, now : datetime
-        When the run was made, and now; with time zones.
+        When the run was made (of ``host:pid``: when it was to start), and now; with time zones.
 
     Returns
     -------
     bool
-        False where the process lives, is on another host, or is not one that we recorded.
+        False where the process lives, is on another host, or is not one that we know to read.
     """
     import psutil
 
     if not recorded:
         return now - created > _UNRECORDED
-    host, *process = recorded.rsplit(":", 2)
-    if host != socket.gethostname() or len(process) < 2 or not all(map(str.isdecimal, process)):
+    host, _, rest = recorded.partition(":")
+    numbers = rest.split(":")
+    if host != socket.gethostname() or not 1 <= len(numbers) <= 2:
         return False
-    pid, start = map(int, process)
+    if not all(map(str.isdecimal, numbers)):
+        return False
     try:
-        process = psutil.Process(pid)
+        process = psutil.Process(int(numbers[0]))
         if process.status() == psutil.STATUS_ZOMBIE:  # ended, and its parent has not asked how
             return True
-        return abs(process.create_time() - start) > _CLOCK
+        born = process.create_time()
     except psutil.NoSuchProcess:
         return True
+    if len(numbers) == 2:
+        return abs(born - int(numbers[1])) > _CLOCK
+    return born > created.timestamp() + _STARTED.total_seconds()
 
 
-def mark_stale_runs(client: SyncPrefectClient) -> list[str]:
+def mark_stale_runs(client: SyncPrefectClient, deployed: bool = False) -> list[str]:
     """Mark unfinished runs of ours whose process is gone as Crashed, and their tasks.
 
     Parameters
     ----------
     client : SyncPrefectClient
+    deployed : bool
+        Of deployments, started by workers or `clam-dist serve` on this machine, rather than those
+        started by hand. One that is marked gives back its deployment's concurrency slot.
 
     Returns
     -------
@@ -82,14 +107,35 @@ def mark_stale_runs(client: SyncPrefectClient) -> list[str]:
 
     wanted: dict[str, Any] = {
         "tags": {"all_": [TAG]},
-        "deployment_id": {"is_null_": True},
+        "deployment_id": {"is_null_": not deployed},
         "state": {"type": {"any_": ["RUNNING", "PENDING", "CANCELLING"]}},
     }
     runs = client.read_flow_runs(flow_run_filter=FlowRunFilter.model_validate(wanted))
     now = datetime.now(UTC)
-    gone = [run for run in runs if is_gone(run.infrastructure_pid, run.created or now, now)]
+    gone = [run for run in runs if _is_run_gone(run, deployed, now)]
     _mark_crashed(client, gone)
     return [run.name for run in gone]
+
+
+def _is_run_gone(run: FlowRun, deployed: bool, now: datetime) -> bool:
+    if not deployed:
+        return is_gone(run.infrastructure_pid, run.created or now, now)
+    # A worker records the process a moment after it has started it; what records nothing (or the
+    # name of a container) is for others to judge.
+    if not run.infrastructure_pid:
+        return False
+    return is_gone(run.infrastructure_pid, run.start_time or now, now)
+
+
+def mark_stale_siblings() -> list[str]:
+    """`mark_stale_runs` of deployments, from within a run of one; elsewhere nothing."""
+    from prefect import runtime
+    from prefect.client.orchestration import get_client
+
+    if runtime.deployment.id is None:
+        return []
+    with get_client(sync_client=True) as client:
+        return mark_stale_runs(client, deployed=True)
 
 
 def _mark_crashed(client: SyncPrefectClient, runs: Iterable[FlowRun]) -> None:
@@ -105,3 +151,23 @@ def _mark_crashed(client: SyncPrefectClient, runs: Iterable[FlowRun]) -> None:
         ):
             client.set_task_run_state(task_run.id, Crashed(message=message), force=True)
         client.set_flow_run_state(run.id, Crashed(message=message), force=True)
+
+
+def main() -> int:
+    """Mark runs of deployments whose process on this machine is gone; for before a worker starts.
+
+    Returns
+    -------
+    int
+        0.
+    """
+    from prefect.client.orchestration import get_client
+
+    with get_client(sync_client=True) as client:
+        for name in mark_stale_runs(client, deployed=True):
+            print(f"marked as crashed, its process is gone: {name}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

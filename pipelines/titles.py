@@ -29,6 +29,13 @@ def demo_title(demo: DemoData, config: Config) -> str:
     return f"make {shown(config.source.uri)}: {demo.rows:,} rows of {demo.name}"
 
 
+def done_message(seconds: float, rows: int | None) -> str:
+    """How long a stage took, and for how many rows of the source where they are known."""
+    if not rows:
+        return f"{seconds:.1f} s"
+    return f"{seconds:.1f} s, {rows:,} rows ({rows / max(seconds, 1e-3):,.0f} rows/s)"
+
+
 def shown(uri: str) -> str:
     """An address without the user and password it may hold."""
     return re.sub(r"(?<=://)[^/@]*@", "", uri)

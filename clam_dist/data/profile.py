@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from clam_dist.data.domains import Domains
 from clam_dist.data.features import (
     Feature,
     FeatureSchema,
@@ -46,6 +47,8 @@ class FragmentProfile:
     """For each integer feature, whether it looks like a key."""
     bytes: int
     """Decoded size of the features' columns."""
+    domains: Domains | None = None
+    """The domains and their rows; None without a column of them, or without rows."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,8 @@ class Profile:
     """Integer columns that only rise or never repeat."""
     bytes: int
     """Decoded size of the features' columns."""
+    domains: Domains | None = None
+    """The domains and their rows, where a column of them is named."""
 
     def warnings(self) -> list[str]:
         """What a person should know before the features are used, a sentence or two each."""
@@ -76,7 +81,7 @@ class Profile:
             warnings.append(f"Constant, so of no effect: {_list(names[statistics.constant])}.")
         if empty.any():
             warnings.append(f"Missing in every row, so of no effect: {_list(names[empty])}.")
-        return warnings
+        return warnings + ([] if self.domains is None else self.domains.warnings())
 
     def to_json(self) -> dict[str, Any]:
         """As a dict of JSON values; ``from_json`` gives an equal profile back."""
@@ -85,6 +90,7 @@ class Profile:
             "statistics": self.statistics.to_json(),
             "keys": list(self.keys),
             "bytes": self.bytes,
+            "domains": None if self.domains is None else self.domains.to_json(),
         }
 
     @classmethod
@@ -95,6 +101,7 @@ class Profile:
             Statistics.from_json(value["statistics"]),
             tuple(value["keys"]),
             value["bytes"],
+            None if value["domains"] is None else Domains.from_json(value["domains"]),
         )
 
 
@@ -104,6 +111,7 @@ def profile_fragment(
     fragment: Fragment,
     storage_options: StorageOptions = None,
     weight_column: str | None = None,
+    domain_column: str | None = None,
 ) -> FragmentProfile:
     """Read a fragment once, in bounded memory.
 
@@ -114,11 +122,13 @@ def profile_fragment(
     weight_column : str, optional
         Weights of the rows: they enter means and variances, and rows of weight 0 are left out of
         all statistics.
+    domain_column : str, optional
+        Names each row's domain.
 
     Raises
     ------
     DataError
-        As of ``read_encoded``; a category column with too many distinct values.
+        As of ``read_encoded``; a column of categories or domains with too many distinct values.
     """
     plain = replace(schema, features=tuple(f for f in schema.features if f.kind != CATEGORY))
     categories: dict[str, Counter[str]] = {
@@ -128,7 +138,8 @@ def profile_fragment(
     held: dict[str, dict[str, float]] = {column: {} for column in categories}
     statistics, decoded = Statistics.empty(plain.width), 0
     locate, first_row = partial(describe_row, source), fragment.first_row
-    columns = [*categories] if weight_column is None else [*categories, weight_column]
+    columns = [*categories, *filter(None, (weight_column, domain_column))]
+    domains: Domains | None = None
     for batch, x in read_encoded(source, fragment, plain, storage_options, columns=columns):
         weight = None
         if weight_column is not None:
@@ -142,8 +153,11 @@ def profile_fragment(
             _refuse_many(column, counts)
         for column in keys:
             keys[column] = trace(keys[column], batch.column(column))
+        if domain_column is not None:
+            found_here = Domains.of(domain_column, batch.column(domain_column))
+            domains = _merge_domains(domains, found_here)
         decoded += batch.nbytes
-    return FragmentProfile(statistics, categories, held, keys, decoded)
+    return FragmentProfile(statistics, categories, held, keys, decoded, domains)
 
 
 def merge_profiles(schema: FeatureSchema, parts: Iterable[FragmentProfile]) -> Profile:
@@ -174,7 +188,7 @@ def merge_profiles(schema: FeatureSchema, parts: Iterable[FragmentProfile]) -> P
             "Name other columns in source.features."
         )
     keys = tuple(column for column, known in merged.keys.items() if known.is_key)
-    return Profile(resolved, Statistics.beside(columns), keys, merged.bytes)
+    return Profile(resolved, Statistics.beside(columns), keys, merged.bytes, merged.domains)
 
 
 def _merge_parts(parts: Iterable[FragmentProfile]) -> FragmentProfile:
@@ -196,7 +210,12 @@ def _merge_two(one: FragmentProfile, two: FragmentProfile) -> FragmentProfile:
         weights={name: _added(totals, two.weights[name]) for name, totals in one.weights.items()},
         keys={name: known.merge(two.keys[name]) for name, known in one.keys.items()},
         bytes=one.bytes + two.bytes,
+        domains=_merge_domains(one.domains, two.domains),
     )
+
+
+def _merge_domains(one: Domains | None, two: Domains | None) -> Domains | None:
+    return one.merge(two) if one is not None and two is not None else one or two
 
 
 def _added(one: Mapping[str, float], two: Mapping[str, float]) -> dict[str, float]:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from clam_dist.data.domains import Domains
 from clam_dist.data.features import FeatureSchema, encode_weights, read_encoded
 from clam_dist.data.source import Fragment, Source, describe_row
 from clam_dist.data.statistics import Scaling
@@ -35,6 +36,8 @@ class ScaledRows:
     """Place of the first row in its file."""
     first_row: int
     """Global row of the first."""
+    domain: np.ndarray | None = None
+    """uint8 (n,), codes of the rows' domains; None without domains."""
 
 
 def read_scaled(
@@ -46,6 +49,7 @@ def read_scaled(
     missing: str = "mask",
     fill: np.ndarray | None = None,
     weight_column: str | None = None,
+    domains: Domains | None = None,
     columns: Sequence[str] = (),
     storage_options: Mapping[str, Any] | None = None,
 ) -> Iterator[ScaledRows]:
@@ -62,6 +66,8 @@ def read_scaled(
     fill : ndarray of float64, shape (d,), optional
         Each feature's mean in its own units, for ``missing="mean"``.
     weight_column : str, optional
+    domains : Domains, optional
+        Of the whole source, to code the rows' domains by.
     columns : sequence of str
         Further columns wanted in ``batch``.
     storage_options : mapping, optional
@@ -77,12 +83,15 @@ def read_scaled(
     locate = partial(describe_row, source)
     if weight_column is not None and weight_column not in columns:
         columns = (*columns, weight_column)
+    if domains is not None:
+        columns = (*columns, domains.column)
     for batch, values in read_encoded(source, fragment, schema, storage_options, columns=columns):
         x = scaling.apply(treat_missing(values, missing, fill, schema.names, locate, first_row))
         w = None
         if weight_column is not None:
             w = encode_weights(batch, weight_column, where=locate, first_row=first_row)
-        yield ScaledRows(batch, x, w, rows_with_values(x), file_row, first_row)
+        domain = None if domains is None else domains.codes(batch.column(domains.column))
+        yield ScaledRows(batch, x, w, rows_with_values(x), file_row, first_row, domain)
         file_row, first_row = file_row + len(x), first_row + len(x)
 
 

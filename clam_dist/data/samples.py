@@ -25,7 +25,7 @@ class Candidates:
     rows: int
     """With no rows there are no files."""
     kinds: tuple[str, ...]
-    """``hashes``, ``rows``, ``x`` and, with a weight column, ``w``."""
+    """``hashes``, ``rows``, ``x`` and, with a column of weights or domains, ``w``, ``domain``."""
 
     def load(self, folder: str, kind: str) -> np.ndarray:
         """One of the arrays."""
@@ -36,7 +36,7 @@ class Candidates:
 class SampleFile:
     """A sample on disk: ``<name>.x.npy``, ``<name>.rows.npy`` and perhaps ``<name>.w.npy``.
 
-    Rows are in order of hash, which is an order as good as random.
+    Rows are in order of hash, which is an order as good as random; or by domain, and so within it.
     """
 
     path: str
@@ -45,6 +45,8 @@ class SampleFile:
     has_missing: bool
     files: tuple[tuple[str, int], ...]
     """All its files, relative to the folder, with their bytes."""
+    domain_rows: tuple[int, ...] = ()
+    """Rows of each domain, where they lie sorted by domain."""
 
     def to_json(self) -> dict[str, Any]:
         """As a dict of JSON values."""
@@ -54,7 +56,8 @@ class SampleFile:
     def from_json(cls, value: Mapping[str, Any]) -> SampleFile:
         """The sample that ``to_json`` described."""
         files = tuple((path, size) for path, size in value["files"])
-        return cls(**{**value, "files": files})
+        domain_rows = tuple(value.get("domain_rows", ()))
+        return cls(**{**value, "files": files, "domain_rows": domain_rows})
 
 
 class CandidateCollector:
@@ -89,6 +92,8 @@ class CandidateCollector:
         part = {"hashes": hashes[at], "rows": rows.first_row + at, "x": rows.x[at]}
         if rows.w is not None:
             part["w"] = rows.w[at]
+        if rows.domain is not None:
+            part["domain"] = rows.domain[at]
         self._parts.append(part)
 
     def save(self, folder: str, stem: str) -> Candidates:
@@ -104,7 +109,10 @@ class CandidateCollector:
 
 
 def merge_samples(
-    folder: str, candidates: Mapping[str, Sequence[Candidates]], samples: Mapping[str, int]
+    folder: str,
+    candidates: Mapping[str, Sequence[Candidates]],
+    samples: Mapping[str, int],
+    by_domain: Mapping[str, int] | None = None,
 ) -> dict[str, SampleFile]:
     """Merge the tasks' candidates into the samples, and remove the candidates' files.
 
@@ -116,6 +124,8 @@ def merge_samples(
         Of each sample, by name, from every task.
     samples : mapping of str to int
         Rows of each sample. Fewer are found where fewer rows have any value.
+    by_domain : mapping of str to int, optional
+        Samples whose rows are to lie sorted by domain, and how many domains there are.
 
     Returns
     -------
@@ -130,7 +140,9 @@ def merge_samples(
         The disk is full, or the folder cannot be written to.
     """
     merged = {
-        name: _merge(folder, name, [c for c in candidates[name] if c.rows], m)
+        name: _merge(
+            folder, name, [c for c in candidates[name] if c.rows], m, (by_domain or {}).get(name, 0)
+        )
         for name, m in samples.items()
         if m > 0
     }
@@ -141,7 +153,9 @@ def merge_samples(
     return merged
 
 
-def _merge(folder: str, name: str, parts: Sequence[Candidates], m: int) -> SampleFile:
+def _merge(
+    folder: str, name: str, parts: Sequence[Candidates], m: int, domains: int
+) -> SampleFile:
     """Choose by hash first, then fetch the chosen rows task by task: one sample in memory."""
     if not parts:
         raise DataError(
@@ -151,6 +165,11 @@ def _merge(folder: str, name: str, parts: Sequence[Candidates], m: int) -> Sampl
     hashes = np.concatenate([part.load(folder, "hashes") for part in parts])
     rows = np.concatenate([part.load(folder, "rows") for part in parts])
     chosen = smallest(hashes, rows, m)
+    domain_rows: tuple[int, ...] = ()
+    if domains:
+        codes = np.concatenate([part.load(folder, "domain") for part in parts])[chosen]
+        chosen = chosen[np.argsort(codes, kind="stable")]
+        domain_rows = tuple(np.bincount(codes, minlength=domains).tolist())
     place = np.full(len(rows), -1)  # of each candidate in the sample; -1 if it is not chosen
     place[chosen] = np.arange(len(chosen))
     missing, files = False, []
@@ -161,7 +180,7 @@ def _merge(folder: str, name: str, parts: Sequence[Candidates], m: int) -> Sampl
         target = os.path.join(folder, path)
         size = write_npy(target, values.shape, values.dtype, row_blocks(values))
         files.append((path, size))
-    return SampleFile(f"{name}.x.npy", len(chosen), missing, tuple(files))
+    return SampleFile(f"{name}.x.npy", len(chosen), missing, tuple(files), domain_rows)
 
 
 def _gather(

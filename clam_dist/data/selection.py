@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 
@@ -36,6 +36,7 @@ def select_features(
     keep: Sequence[str] = (),
     label: str | None = None,
     weight: str | None = None,
+    domain: str | None = None,
 ) -> FeatureSchema:
     """Choose the features of a source.
 
@@ -43,9 +44,9 @@ def select_features(
     ----------
     features : sequence of str, optional
         Columns to use, in this order. None: every numeric, boolean, category or embedding column
-        that is not excluded, kept, label or weight, in the source's order; the columns of hive
+        that is not excluded, kept, label, weight or domain, in the source's order; the columns of hive
         folders, which say where a row is stored, and a stored pandas index are left out too.
-    exclude, keep, label, weight
+    exclude, keep, label, weight, domain
         As in the config's ``source`` section.
 
     Returns
@@ -62,7 +63,17 @@ def select_features(
     DataError
         Nothing is left to be a feature.
     """
-    _check_names(source, features, exclude, keep, label, weight)
+    _check_names(
+        source,
+        {
+            "features": features or (),
+            "exclude": exclude,
+            "keep": keep,
+            "label": [label] if label else (),
+            "weight": [weight] if weight else (),
+            "domain": [domain] if domain else (),
+        },
+    )
     if features is not None:
         if not features:
             raise ConfigError("source.features: the list is empty; name a column, or use null")
@@ -72,6 +83,7 @@ def select_features(
         **dict.fromkeys(exclude, "excluded"),
         **dict.fromkeys(filter(None, [label]), "the label"),
         **dict.fromkeys(filter(None, [weight]), "the weight"),
+        **dict.fromkeys(filter(None, [domain]), "the domain"),
     }
     left = [column for column in source.columns if column.name not in taken]
     reasons = {column.name: _why_not(column) for column in left}
@@ -146,23 +158,9 @@ def _why_not(column: Column) -> str | None:
     return None
 
 
-def _check_names(
-    source: Source,
-    features: Sequence[str] | None,
-    exclude: Sequence[str],
-    keep: Sequence[str],
-    label: str | None,
-    weight: str | None,
-) -> None:
+def _check_names(source: Source, given: Mapping[str, Iterable[str]]) -> None:
     """All the config's names are columns, and no column is asked to be two things."""
     names = [column.name for column in source.columns]
-    given: dict[str, Iterable[str]] = {
-        "features": features or (),
-        "exclude": exclude,
-        "keep": keep,
-        "label": [label] if label else (),
-        "weight": [weight] if weight else (),
-    }
     problems = []
     for key, columns in given.items():
         listed = list(columns)
@@ -175,15 +173,20 @@ def _check_names(
     problems += [
         f"source.keep: a kept column may not be called '{name}', as one that the run writes is; "
         "rename it in the source"
-        for name in keep
+        for name in given["keep"]
         if name in RESERVED
     ]
-    for key in ("exclude", "label", "weight"):
+    for key in ("exclude", "label", "weight", "domain"):
         problems += [
             f"source.features: '{name}' is also named in source.{key}; remove it from one"
             for name in given["features"]
             if name in given[key]
         ]
+    problems += [
+        f"source.domain: '{name}' is also source.weight; name another column in one"
+        for name in given["domain"]
+        if name in given["weight"]
+    ]
     if problems:
         raise ConfigError("\n".join(problems))
 

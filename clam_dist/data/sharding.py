@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from clam_dist.data.domains import Domains
 from clam_dist.data.features import FeatureSchema
 from clam_dist.data.npy import row_blocks, write_npy
 from clam_dist.data.rows import ScaledRows, any_missing, read_scaled
@@ -43,6 +44,7 @@ def write_shards(
     folder: str,
     samples: Mapping[str, int],
     weight_column: str | None = None,
+    domains: Domains | None = None,
     missing: str = "mask",
     fill: np.ndarray | None = None,
     storage_options: Mapping[str, Any] | None = None,
@@ -50,7 +52,7 @@ def write_shards(
     """Write one task's shards; running it twice writes the same files.
 
     Holds one shard, one batch of the source and the task's candidates at a time. Rows are
-    shuffled within a shard by ``(seed, shard)``. A row without any value is left out, for nothing
+    shuffled within a shard by ``(seed, shard)``, then sorted by domain where they have one. A row without any value is left out, for nothing
     can be learned from it.
 
     Parameters
@@ -65,7 +67,7 @@ def write_shards(
         Where the shards go.
     samples : mapping of str to int
         Rows of each sample to keep candidates of, by name; see `merge_samples`.
-    weight_column, missing, fill, storage_options
+    weight_column, domains, missing, fill, storage_options
         See `read_scaled`.
 
     Returns
@@ -84,7 +86,9 @@ def write_shards(
         for name, m in samples.items()
         if m > 0
     }
-    cutter = _ShardCutter(task, folder, seed, schema.width, weighted=weight_column is not None)
+    cutter = _ShardCutter(
+        task, folder, seed, schema.width, weighted=weight_column is not None, domains=domains
+    )
     skipped = 0
     for piece in task.pieces:
         file_name = source.files[piece.file].name
@@ -96,6 +100,7 @@ def write_shards(
             missing=missing,
             fill=fill,
             weight_column=weight_column,
+            domains=domains,
             storage_options=storage_options,
         ):
             if rows.usable is not None:
@@ -115,7 +120,15 @@ def write_shards(
 class _ShardCutter:
     """Cuts a task's rows into its shards, in buffers that serve one shard after another."""
 
-    def __init__(self, task: ShardTask, folder: str, seed: int, width: int, weighted: bool) -> None:
+    def __init__(
+        self,
+        task: ShardTask,
+        folder: str,
+        seed: int,
+        width: int,
+        weighted: bool,
+        domains: Domains | None,
+    ) -> None:
         self._task, self._folder, self._seed = task, folder, seed
         most = max(task.shard_rows)
         self._buffers: dict[str, np.ndarray] = {
@@ -124,6 +137,9 @@ class _ShardCutter:
         }
         if weighted:
             self._buffers["w"] = np.empty(most, np.float64)
+        self._domains = 0 if domains is None else len(domains.values)
+        if self._domains:
+            self._buffers["domain"] = np.empty(most, np.uint8)
         self.shards: list[ShardFile] = []
         self.files: list[tuple[str, int]] = []
         self._looked = self._kept = 0  # source rows of the present shard; those in the buffers
@@ -147,6 +163,8 @@ class _ShardCutter:
         arrays["rows"] = np.arange(rows.first_row + start, rows.first_row + stop)
         if rows.w is not None:
             arrays["w"] = rows.w[chosen]
+        if rows.domain is not None:
+            arrays["domain"] = rows.domain[chosen]
         if rows.usable is not None:
             arrays = {kind: values[rows.usable[chosen]] for kind, values in arrays.items()}
         n = len(arrays["rows"])
@@ -158,8 +176,15 @@ class _ShardCutter:
     def _write(self) -> None:
         index, n = self._task.first_shard + len(self.shards), self._kept
         order = generator(self._seed, "shard order", index).permutation(n)
+        domain_rows: tuple[int, ...] = ()
+        if self._domains:
+            codes = self._buffers["domain"][:n]
+            order = order[np.argsort(codes[order], kind="stable")]
+            domain_rows = tuple(np.bincount(codes, minlength=self._domains).tolist())
         written = {}
         for kind, buffer in self._buffers.items():
+            if kind == "domain":
+                continue
             path = f"shard-{index:05d}.{kind}.npy"
             values = buffer[:n]
             blocks = row_blocks(values, order)
@@ -169,5 +194,5 @@ class _ShardCutter:
         path = f"shard-{index:05d}.x.npy"
         missing = any_missing(self._buffers["x"][:n])
         self.shards.append(
-            ShardFile(path, n, 0, self._first_row, written[path], has_missing=missing)
+            ShardFile(path, n, 0, self._first_row, written[path], missing, domain_rows)
         )

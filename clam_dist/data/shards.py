@@ -3,7 +3,7 @@
 Here are the values that describe them and the plan, both pure; `write_shards` is in
 ``sharding.py``. On disk a shard is ``shard-00000.x.npy`` (float32, rows by features, NaN where
 missing), ``shard-00000.rows.npy`` (int64 global rows) and, with a weight column,
-``shard-00000.w.npy`` (float64).
+``shard-00000.w.npy`` (float64). Where rows have domains, those of a shard lie sorted by domain.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ __all__ = [
     "ShardFile",
     "ShardTask",
     "check_disk",
+    "cut_evenly",
     "disk_needed",
     "plan_shard_rows",
     "plan_shards",
@@ -49,6 +50,8 @@ class ShardFile:
     """Of the values' file."""
     has_missing: bool = False
     """Whether any value is NaN."""
+    domain_rows: tuple[int, ...] = ()
+    """Rows of each domain, which lie one domain after another; empty where rows have none."""
 
     def sibling(self, kind: str) -> str:
         """The file of the same rows' ``"rows"`` (global rows) or ``"w"`` (weights)."""
@@ -61,7 +64,7 @@ class ShardFile:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> ShardFile:
         """The shard that ``to_json`` described."""
-        return cls(**value)
+        return cls(**{**value, "domain_rows": tuple(value.get("domain_rows", ()))})
 
 
 @dataclass(frozen=True)
@@ -127,7 +130,7 @@ def plan_shards(source: Source, shard_rows: int) -> list[ShardTask]:
         rows += group.n_rows
         if rows >= shard_rows or place == len(groups) - 1:
             joined = _join(held, pieces)
-            cut = _cut_evenly(rows, shard_rows)
+            cut = cut_evenly(rows, shard_rows)
             tasks.append(ShardTask(len(tasks), joined, first_shard, cut))
             first_shard, pieces = first_shard + len(cut), pieces + len(joined)
             held, rows = [], 0
@@ -161,7 +164,7 @@ def _join(groups: Sequence[Fragment], first_index: int) -> tuple[Fragment, ...]:
     )
 
 
-def _cut_evenly(rows: int, most: int) -> tuple[int, ...]:
+def cut_evenly(rows: int, most: int) -> tuple[int, ...]:
     """``rows`` in the fewest parts of at most ``most``, whose sizes differ by 1 at most."""
     count = max(1, -(-rows // most))
     cuts = (part * rows // count for part in range(count + 1))
@@ -169,19 +172,43 @@ def _cut_evenly(rows: int, most: int) -> tuple[int, ...]:
 
 
 def virtual_shards(
-    path: str, rows: int, shard_rows: int, has_missing: bool = False
+    path: str,
+    rows: int,
+    shard_rows: int,
+    has_missing: bool = False,
+    domain_rows: Sequence[int] = (),
 ) -> list[ShardFile]:
-    """Cut one file of rows, such as the sample's, evenly into shards of at most ``shard_rows``."""
-    sizes = _cut_evenly(rows, shard_rows)
+    """Cut one file of rows, such as the sample's, evenly into shards of at most ``shard_rows``.
+
+    With ``domain_rows`` the file's rows lie sorted by domain, so many of each.
+    """
+    sizes = cut_evenly(rows, shard_rows)
+    bounds = [0, *itertools.accumulate(domain_rows)]
+
+    def held(start: int, stop: int) -> tuple[int, ...]:
+        """Rows of each domain among those from ``start`` to ``stop``."""
+        domains = itertools.pairwise(bounds)
+        return tuple(max(0, min(stop, last) - max(start, first)) for first, last in domains)
+
     offsets = itertools.accumulate(sizes, initial=0)
     return [
-        ShardFile(path, size, offset=offset, has_missing=has_missing)
+        ShardFile(
+            path,
+            size,
+            offset=offset,
+            has_missing=has_missing,
+            domain_rows=held(offset, offset + size),
+        )
         for offset, size in zip(offsets, sizes, strict=False)
     ]
 
 
 def disk_needed(
-    tasks: Sequence[ShardTask], width: int, weighted: bool, samples: Mapping[str, int]
+    tasks: Sequence[ShardTask],
+    width: int,
+    weighted: bool,
+    samples: Mapping[str, int],
+    domains: bool = False,
 ) -> int:
     """Bytes that the shards and the samples will take at most.
 
@@ -194,6 +221,8 @@ def disk_needed(
         Whether a weight column is named.
     samples : mapping of str to int
         Rows of each sample.
+    domains : bool
+        Whether rows have domains, which candidates note.
     """
     files = 3 if weighted else 2
     row = 4 * width + 8 + 8 * weighted
@@ -201,6 +230,8 @@ def disk_needed(
     shards = sum(len(task.shard_rows) for task in tasks)
     # A sample lies on the disk twice for a moment: its candidates, with hashes, and itself; of
     # candidates there are a few more than of chosen rows.
-    sampled = sum((min(m, rows) + 6 * math.isqrt(m) + 64) * (2 * row + 8) for m in samples.values())
-    headers = _NPY_HEADER * (files * shards + (2 * files + 1) * len(tasks) * len(samples))
+    candidate = 2 * row + 8 + domains
+    sampled = sum((min(m, rows) + 6 * math.isqrt(m) + 64) * candidate for m in samples.values())
+    kinds = 2 * files + 1 + domains
+    headers = _NPY_HEADER * (files * shards + kinds * len(tasks) * len(samples))
     return rows * row + sampled + headers

@@ -1,5 +1,6 @@
 """Estimators in scikit-learn's manner over the same training as a run's."""
 
 from clam_dist.estimators.clam import ClAM
+from clam_dist.estimators.deep import TDCM, DClAM
 
-__all__ = ["ClAM"]
+__all__ = ["TDCM", "ClAM", "DClAM"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -30,14 +31,15 @@ class Estimator(BaseEstimator):
 
     kind: ClassVar[str] = "clam"
     """As ``model.kind`` in a config."""
+    renamed: ClassVar[Mapping[str, str]] = {}
+    """Parameters that have another name in a config, where theirs is a method's here."""
     n_jobs: int | None
     random_state: Any
     verbose: int
 
     def _resolve(self) -> tuple[ModelConfig, TrainConfig, str]:
-        model, train, scaling = resolve(
-            type(self).__name__, self.get_params(deep=False) | {"kind": self.kind}
-        )
+        values = self.get_params(deep=False) | {"kind": self.kind}
+        model, train, scaling = resolve(type(self).__name__, values, self.renamed)
         choose_device(train.device, SerialExecutor().device)  # told before any work
         return model, train, scaling
 

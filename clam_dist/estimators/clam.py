@@ -212,6 +212,24 @@ class ClAM(Clusterer):
         of_block = partial(self._trained.distances, dtype=dtype)
         return rows.map_cells(of_block, self.n_clusters_, dtype)
 
+    def predict_proba(self, X: Any) -> Any:
+        """How much of each row belongs to each cluster.
+
+        The softmax that the last step of the dynamics ends in: ``softmax(-β ‖ρ - x_T‖²)`` over the
+        prototypes ``ρ``, ``x_T`` being where the row has come to. The greatest is the label. At a
+        large ``beta_`` they are all but 0 and 1, and they are no calibrated probabilities.
+
+        Returns
+        -------
+        ndarray (n, k)
+            Each row's sum is 1; nan where every feature is missing, and on the sphere for rows of
+            zeros. float32 for float32 rows, otherwise float64. Of a Dask input a lazy Dask array.
+        """
+        rows = self._fitted(X)
+        dtype = np.float32 if rows.values.dtype == np.float32 else np.float64
+        shares = partial(self._trained.memberships, dtype=dtype)
+        return rows.map_cells(shares, self.n_clusters_, dtype)
+
     def complete(self, X: Any) -> Any:
         """Fill missing values with what the dynamics recall.
 

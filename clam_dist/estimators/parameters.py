@@ -17,7 +17,9 @@ from clam_dist.errors import ConfigError
 _SECTION = re.compile(r"\b(?:model|train|prepare|source)\.(?=[a-z])")
 
 
-def resolve(name: str, values: Mapping[str, Any]) -> tuple[ModelConfig, TrainConfig, str]:
+def resolve(
+    name: str, values: Mapping[str, Any], renamed: Mapping[str, str] | None = None
+) -> tuple[ModelConfig, TrainConfig, str]:
     """Check an estimator's parameters.
 
     Parameters
@@ -26,6 +28,8 @@ def resolve(name: str, values: Mapping[str, Any]) -> tuple[ModelConfig, TrainCon
         Of the estimator, for messages.
     values
         Its parameters and its ``kind``; other keys than those of a config are ignored.
+    renamed
+        Names of parameters that a config calls otherwise, with what it calls them.
 
     Returns
     -------
@@ -39,7 +43,8 @@ def resolve(name: str, values: Mapping[str, Any]) -> tuple[ModelConfig, TrainCon
     ConfigError
         Naming every parameter that is wrong, and what it may be.
     """
-    plain = {key: _plain(value) for key, value in values.items()}
+    in_config = renamed or {}
+    plain = {in_config.get(key, key): _plain(value) for key, value in values.items()}
     one = plain["n_clusters"] == 1 and not isinstance(plain["n_clusters"], bool)
     asked = {**plain, "n_clusters": 2 if one else plain["n_clusters"]}
     problems: list[tuple[str, str]] = []
@@ -49,7 +54,8 @@ def resolve(name: str, values: Mapping[str, Any]) -> tuple[ModelConfig, TrainCon
     )
     prepare = _section(PrepareConfig, {"scaling": asked["scaling"]}, problems)
     if model is None or train is None or prepare is None:
-        lines = [f"{key}: {sentence}" for key, sentence in problems]
+        own = {there: here for here, there in in_config.items()}
+        lines = [f"{own.get(key, key)}: {sentence}" for key, sentence in problems]
         raise ConfigError("\n  - ".join([f"{name} has wrong parameters:", *lines]))
     if one:
         model = model.model_copy(update={"n_clusters": 1})

@@ -12,15 +12,18 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import torch
 
-from clam_dist.assign import label_rows
+from clam_dist.assign import Recursive, label_rows
 from clam_dist.data.statistics import Scaling, Statistics
 from clam_dist.errors import ConfigError
 from clam_dist.evaluation.scores import AssignSums
+from clam_dist.loaded import Graded
 from clam_dist.models.base import Equations, Parameters
 from clam_dist.models.clam import ClAM
 from clam_dist.models.completion import complete
 from clam_dist.models.factory import build_model
+from clam_dist.models.latents import padded_blocks
 from clam_dist.models.rows import to_tensors
+from clam_dist.models.settling import NETWORK, Settling
 from clam_dist.train.loop import one_thread_each
 
 BLOCK_ROWS = 16_384
@@ -92,11 +95,63 @@ class Trained:
 
     def prototypes_in_units(self) -> np.ndarray:
         """Prototypes in original units, ``(k, d)`` float64; those among latents decoded."""
+        if isinstance(self.model(), (Decoder, Settling)):
+            return self.decode(self.parameters["prototypes"])
+        return self.scaling.invert(self.parameters["prototypes"])
+
+    def decode(self, z: np.ndarray) -> np.ndarray:
+        """Rows ``(n, d)`` float64 in original units of latents ``(n, m)``."""
         model, tensors = self.model(), self.tensors()
-        scaled = tensors["prototypes"]
-        if isinstance(model, Decoder):
-            scaled = model.decode(tensors, scaled)
-        return self.scaling.invert(scaled.cpu().numpy())
+        width = len(self.statistics.mean)
+
+        def decoded(part: torch.Tensor, _: object) -> torch.Tensor:
+            if isinstance(model, Settling):  # latents as :meth:`represent` gives them
+                network = {n: v for n, v in tensors.items() if n.startswith(NETWORK)}
+                return model.network.decode(network, part * tensors["spread"] + tensors["center"])
+            assert isinstance(model, Decoder)
+            return model.decode(tensors, part)
+
+        def of(part: np.ndarray) -> np.ndarray:
+            latents = torch.from_numpy(np.array(part, dtype=np.float32)).to(self.device)
+            rows = padded_blocks(decoded, latents, None, width)
+            return self.scaling.invert(rows.cpu().numpy())
+
+        return self._map(z, of, (width,), np.float64)
+
+    def recall(self, x: np.ndarray) -> np.ndarray:
+        """Latents ``(n, m)`` float32 as the decoder sees them: after the recursion, if any."""
+        model, tensors = self.model(), self.tensors()
+        if not isinstance(model, Recursive):
+            return self.represent(x, np.float32)
+        beta = float(self.member["beta"])
+
+        def of(part: np.ndarray) -> np.ndarray:
+            rows, observed = to_tensors(self.scale(part), device=self.device)
+            found = model.recursed(tensors, beta, rows, observed).cpu().numpy()
+            return _unless_unseen(found, observed)
+
+        return self._map(x, of, (tensors["prototypes"].shape[1],), np.float32)
+
+    def reconstruct(self, x: np.ndarray) -> np.ndarray:
+        """Rows ``(n, d)`` as the network gives them back; nan where every feature is missing."""
+        found = self.decode(self.recall(x))
+        if self.scaling.kind == "unit":  # back from directions: by the length of what is seen
+            found *= _lengths(x)
+        return found
+
+    def memberships(self, x: np.ndarray, dtype: Any) -> np.ndarray:
+        """Shares ``(n, k)`` of the clusters in each row; nan where every feature is missing."""
+        model, tensors = self.model(), self.tensors()
+        assert isinstance(model, Graded)
+        beta = float(self.member["beta"])
+
+        def of(part: np.ndarray) -> np.ndarray:
+            rows, observed = to_tensors(self.scale(part), device=self.device)
+            return _unless_unseen(
+                model.memberships(tensors, beta, rows, observed).cpu().numpy(), observed
+            )
+
+        return self._map(x, of, (self.n_clusters,), dtype)
 
     def represent(self, x: np.ndarray, dtype: Any) -> np.ndarray:
         """Rows in the space of the prototypes, ``(n, m)``; nan where every feature is missing."""
@@ -107,9 +162,7 @@ class Trained:
             found = z.cpu().numpy()
             if seen is not None:
                 found = np.where(seen.cpu().numpy(), found, np.nan)
-            if observed is not None:
-                found[~observed.any(1).cpu().numpy()] = np.nan
-            return found
+            return _unless_unseen(found, observed)
 
         model, tensors = self.model(), self.tensors()
         return self._map(x, of, (tensors["prototypes"].shape[1],), dtype)
@@ -171,8 +224,7 @@ class Trained:
         )
         values = filled.cpu().numpy().astype(np.float64)
         if self.scaling.kind == "unit":  # back from directions: by the length of what is seen
-            lengths = np.sqrt(np.nansum(np.square(np.asarray(x, np.float64)), axis=1))
-            values *= lengths[:, None]
+            values *= _lengths(x)
         known = self.statistics
         values = np.clip(self.scaling.invert(values), known.minimum, known.maximum)
         values[missing.all(axis=1)] = known.mean
@@ -215,3 +267,17 @@ class Trained:
 def _blocks(rows: int) -> Iterator[slice]:
     for first in range(0, rows, BLOCK_ROWS):
         yield slice(first, min(first + BLOCK_ROWS, rows))
+
+
+def _unless_unseen(found: np.ndarray, observed: torch.Tensor | None) -> np.ndarray:
+    """Results ``(n, …)`` with nan for rows without any value."""
+    if observed is None:
+        return found
+    unseen = ~observed.any(1).cpu().numpy()
+    return np.where(unseen[:, None], np.nan, found)
+
+
+def _lengths(x: np.ndarray) -> np.ndarray:
+    """Euclidean length ``(n, 1)`` of what is seen of each row."""
+    lengths: np.ndarray = np.sqrt(np.nansum(np.square(np.asarray(x, np.float64)), axis=1))
+    return lengths[:, None]

@@ -197,7 +197,7 @@ class Settling(Equations):
     def derive(
         self, parameters: Parameters, x: Tensor, weight: Tensor | None, observed: Tensor | None
     ) -> dict[str, Tensor]:
-        """:meth:`adapt` to the given rows, in chunks, since all members' latents are held of each."""
+        """:meth:`adapt` to the given rows, in chunks: of each, all members' latents are held."""
 
         def chunks() -> Iterator[Chunk]:
             for part in blocks(len(x), CHUNK_ROWS):

@@ -46,6 +46,7 @@ def basins_plot(
     prototypes: ArrayLike,
     points: ArrayLike | None = None,
     chosen: float | None = None,
+    unit: Sequence[float] = (1.0, 1.0),
 ) -> str:
     """A panel for each inverse temperature: basins in colour, Voronoi's cells by dashed lines.
 
@@ -62,6 +63,8 @@ def basins_plot(
         Rows, drawn faintly.
     chosen : float, optional
         The model's own inverse temperature, named in its panel's title.
+    unit : (float, float)
+        Length of 1 along each axis for the distances to prototypes.
     """
     grids, memories = np.asarray(labels).astype(int), np.asarray(prototypes, dtype=np.float64)
     if grids.ndim != 3 or len(grids) != len(betas) or memories.shape[1:] != (2,):
@@ -77,15 +80,17 @@ def basins_plot(
     wide = (WIDTH - gap * (columns - 1) - 1) / columns
     left, right, bottom, top = (float(edge) for edge in extent)
     tall = wide * min(max((top - bottom) / ((right - left) or 1.0), 0.5), 1.6)
-    edges = voronoi_edges(memories, (left, right, bottom, top))
+    scale = np.asarray(unit, dtype=np.float64)
+    within = (left / scale[0], right / scale[0], bottom / scale[1], top / scale[1])
+    edges = [ends * scale for ends in voronoi_edges(memories / scale, within)]
     body, said = [], []
     for place, panel in enumerate(kept):
         x, y = 0.5 + (place % columns) * (wide + gap), 20 + (place // columns) * (tall + 30)
         frame = Frame((left, bottom), (right, top), x, y, wide, tall)
-        other = percent(off_voronoi(grids[panel], memories, (left, right, bottom, top)))
+        other = percent(off_voronoi(grids[panel], memories / scale, within))
         own = ", the model's" if betas[panel] == chosen else ""
-        name = f"β {betas[panel]:.3g}{own}"
-        said.append(f"{name}: {other} of the area away from the nearest prototype")
+        name = "" if math.isnan(betas[panel]) else f"β {betas[panel]:.3g}{own}"
+        said.append(f"{name or 'The model'}: {other} of the area not the nearest prototype's")
         body.append(text(x, y - 6, name))
         body.append(text(x + wide, y - 6, other, "end", SOFT))
         body.append(picture(_tints(grids[panel]), x, y, wide, tall))

@@ -93,7 +93,7 @@ def history_plot(
     Parameters
     ----------
     rounds : sequence of mapping
-        ``epoch`` and ``prototypes (k, d)``, in the order of training.
+        ``epoch``, a number or a word, and ``prototypes (k, d)``, in the order of training.
     shape : (channels, height, width)
     sizes : sequence of float, k
     """
@@ -101,7 +101,7 @@ def history_plot(
     order = largest(sizes, MOST_COLUMNS)
     tables = [np.asarray(r["prototypes"], dtype=np.float64)[order] for r in kept]
     scale = common_scale(*tables)
-    left, gap = 40.0, 3.0
+    left, gap = 56.0, 3.0
     side = min(tile_side(max(len(order), 4), WIDTH - left, gap), 56.0)
     height = _height(side, shape)
     body = [
@@ -110,7 +110,9 @@ def history_plot(
     ]
     for place, (entry, table) in enumerate(zip(kept, tables, strict=True)):
         y = 18 + place * (height + gap)
-        body.append(text(left - 8, y + height / 2 + 4.5, f"{entry['epoch']:.4g}", "end"))
+        moment = entry["epoch"]
+        name = moment if isinstance(moment, str) else f"{moment:.4g}"
+        body.append(text(left - 8, y + height / 2 + 4.5, name, "end"))
         for i, pixels in enumerate(image_pixels(table, shape, scale, SMALL_PIXELS)):
             body.append(picture(pixels, left + i * (side + gap), y, side, height))
     bottom = 18 + len(kept) * (height + gap)

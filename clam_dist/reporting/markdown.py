@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from clam_dist.reporting import plots, words
-from clam_dist.reporting.report import STAGES, total_seconds
+from clam_dist.reporting.report import MODEL, STAGES, total_seconds
 from clam_dist.reporting.sweep_plots import BY_CLUSTERS, sweep_plots
 
 MOST_CLUSTERS = 5
@@ -32,6 +32,7 @@ def markdown_report(
     passed_over: Sequence[Mapping[str, Any]] = (),
     baselines: Mapping[str, Mapping[str, Any]] | None = None,
     pictures: Mapping[str, Any] | None = None,
+    model: Mapping[str, Any] | None = None,
 ) -> str:
     """Verdict, key figures, two plots, the largest clusters, where the files are.
 
@@ -44,6 +45,8 @@ def markdown_report(
     pictures
         Taken so that both reports take the same; shown in ``report.html`` alone, where there is
         room.
+    model
+        As ``write_report`` takes it.
 
     Returns
     -------
@@ -64,7 +67,9 @@ def markdown_report(
         second = ("Silhouette by cluster", plot)
     else:
         second = ("Loss by epoch", plots.loss_plot(history))
-    sweep = sweep_plots(members, baselines or {}, metrics.get("selected") or {})
+    known = MODEL | dict(model or {})
+    lines_of = {} if known["own_space"] else baselines or {}
+    sweep = sweep_plots(members, lines_of, metrics.get("selected") or {})
     shown = [first, second, *[plot for plot in sweep if plot[0] == BY_CLUSTERS]]
     lines += [image(plots.side_by_side(shown)), ""]
     lines += [*_clusters(clusters, cluster_profile["features"]), "", *_times(metrics)]

@@ -17,7 +17,7 @@ from clam_dist.reporting.image_plots import (
     reconstructions_plot,
 )
 from clam_dist.reporting.space_plots import MOST_PATHS, latents_plot, paths_plot
-from clam_dist.reporting.words import figure, percent
+from clam_dist.reporting.words import figure, percent, whole
 
 MOST_BYTES = 1_500_000
 """All pictures of a report together take no more, whatever is given: sides, tiles, panels and
@@ -34,8 +34,9 @@ KEYS = (
     "basins",
     "entropies",
 )
-OPTIONAL = {"clusters", "names", "chosen"}
+OPTIONAL = {"clusters", "names", "chosen", "unit", "encoded"}
 """Parts of an entry without which it can be drawn; of basins, the points too."""
+STRIP = "a strip of one cell for each feature or few, in scaled units"
 
 
 class Picture(NamedTuple):
@@ -59,17 +60,22 @@ def model_pictures(pictures: Mapping[str, Any]) -> list[Picture]:
           prototypes are not drawn and reconstructions are strips.
         - ``sizes``: ``(k,)`` rows of each cluster, which order the tiles.
         - ``prototypes``: ``(k, d)``, in units in which pictures look natural.
-        - ``prototype_history``: sequence of ``{"epoch": float, "prototypes": (k, d)}``.
+        - ``prototype_history``: sequence of ``{"epoch": float or str, "prototypes": (k, d)}``; a
+          word for a moment without an epoch, such as the start.
         - ``decoded_prototypes``: ``(k, d)``, what the decoder makes of each prototype.
         - ``reconstructions``: ``{"inputs": (n, d), "outputs": (n, d), "clusters": (n,)}``, the
           last optional; with ``decoded_prototypes`` in one scale.
-        - ``latents``: ``{"points": (n, m), "labels": (n,), "prototypes": (k, m)}``.
+        - ``latents``: ``{"points": (n, m), "labels": (n,), "prototypes": (k, m), "encoded":
+          bool}``, the last True by default, False where a learned metric maps the rows.
         - ``paths``: ``{"points": (n, m), "paths": (L + 1, k, m)}``: latents, and the centroids
           before the first block and after each.
         - ``basins``: ``{"labels": (nb, H, W), "betas": (nb,), "extent": [x_min, x_max, y_min,
-          y_max], "prototypes": (k, 2), "points": (n, 2), "chosen": float, "names": [x, y]}``, the
-          last three optional; row 0 of a grid is at ``y_min``.
-        - ``entropies``: ``{"counts": (b,), "edges": (b + 1,), "n_clusters": k}``, in nats.
+          y_max], "prototypes": (k, 2), "points": (n, 2), "chosen": float, "names": [x, y], "unit":
+          [x, y]}``, the last four optional; row 0 of a grid is at ``y_min``. ``unit`` is the
+          length of 1 along each axis for distances, 1 by default. A beta of nan is that of a
+          model without inverse temperature.
+        - ``entropies``: ``{"counts": (b,), "edges": (b + 1,), "n_clusters": k}``, in nats, of the
+          rows of a sample.
 
     Raises
     ------
@@ -143,7 +149,8 @@ def _history(given: Mapping[str, Any], shape: Sequence[int] | None) -> Picture |
     count = len(rounds[0]["prototypes"])
     caption = (
         "A column for each cluster, a row for each epoch named at the left, the start on top: "
-        f"where rows look alike, training had settled. {_scale_in_words(shape)}"
+        'where rows look alike, training had settled. From "search" to "chosen" it was on all '
+        f"rows. {_scale_in_words(shape)}"
         f"{_of(MOST_COLUMNS, count, 'clusters')}"
     )
     svg = history_plot(rounds, shape, _sizes(given, count))
@@ -154,7 +161,7 @@ def _decoded(given: Mapping[str, Any], shape: Sequence[int] | None) -> Picture |
     if "decoded_prototypes" not in given:
         return None
     table = np.asarray(given["decoded_prototypes"], dtype=np.float64)
-    what = "an image" if shape is not None else "a strip, one cell for each feature or few,"
+    what = "an image" if shape is not None else STRIP
     caption = (
         f"What the decoder makes of each prototype, as {what} with the cluster's number and rows: "
         f"what a typical row of it looks like. {_scale_in_words(shape)}"
@@ -170,7 +177,7 @@ def _reconstructions(given: Mapping[str, Any], shape: Sequence[int] | None) -> P
         return None
     clusters = pairs.get("clusters")
     svg = reconstructions_plot(pairs["inputs"], pairs["outputs"], shape, clusters)
-    side = "left" if shape is not None else "upper of two strips"
+    side = "left" if shape is not None else f"the upper of two, each {STRIP}"
     caption = (
         f"Rows ({side}) and what the model makes of them beside it: what the two share is what the "
         f"model keeps of a row, the rest is lost to it. {_scale_in_words(shape)}"
@@ -181,13 +188,16 @@ def _reconstructions(given: Mapping[str, Any], shape: Sequence[int] | None) -> P
 def _latents(found: Mapping[str, Any] | None) -> Picture | None:
     if found is None:
         return None
-    svg = latents_plot(found["points"], found["labels"], found["prototypes"])
+    encoded = bool(found.get("encoded", True))
+    title = "Latents and prototypes" if encoded else "Rows and prototypes by the learned metric"
+    svg = latents_plot(found["points"], found["labels"], found["prototypes"], title)
     caption = (
-        "A sample of rows as the encoder places them, in the two directions in which they spread "
+        f"A sample of rows as the {'encoder' if encoded else 'metric'} places them, in the two "
+        "directions in which they spread "
         "most. Colour is the cluster (from 10 on, crosses and then dashes); ringed and numbered "
         "are prototypes. Clusters that overlap here may be apart in the directions not shown."
     )
-    return Picture("Latents and prototypes", svg, caption)
+    return Picture(title, svg, caption)
 
 
 def _paths(found: Mapping[str, Any] | None) -> Picture | None:
@@ -207,19 +217,22 @@ def _paths(found: Mapping[str, Any] | None) -> Picture | None:
 def _basins(found: Mapping[str, Any] | None) -> Picture | None:
     if found is None:
         return None
+    betas = [float(beta) for beta in found["betas"]]
     svg = basins_plot(
         found["labels"],
-        [float(beta) for beta in found["betas"]],
+        betas,
         found["extent"],
         found["prototypes"],
         found.get("points"),
         found.get("chosen"),
+        found.get("unit", (1.0, 1.0)),
     )
     names = found.get("names")
     axes = f" Across {names[0]}, upwards {names[1]}." if names is not None else ""
+    warm = not any(math.isnan(beta) for beta in betas)
     caption = (
-        "Coloured: the region from which rows flow to each prototype, by inverse temperature β. "
-        "Dashed: the borders by nearest prototype, as k-means draws them. The percentage is the "
+        f"Coloured: the region whose rows go to each prototype{', by inverse temperature β' * warm}"
+        ". Dashed: the borders by nearest prototype, as k-means draws them. The percentage is the "
         f"share of the area where the two differ.{axes}"
     )
     return Picture("Basins of attraction", svg, caption)
@@ -232,7 +245,8 @@ def _entropies(found: Mapping[str, Any] | None) -> Picture | None:
     k = int(found["n_clusters"])
     mean, greatest = mean_entropy(counts, edges), math.log(k) if k > 1 else 1.0
     caption = (
-        "How undecided rows are between prototypes: at 0 one prototype alone draws a row, and the "
+        f"How undecided {whole(counts.sum())} rows of a sample are between prototypes: at 0 one "
+        "prototype alone draws a row, and the "
         f"clusters are those of the nearest prototype; at log k (dashed) all {k} draw alike. The "
         f"mean is about {figure(mean, 2)}, {percent(mean / greatest)} of the greatest."
     )

@@ -23,6 +23,18 @@ from clam_dist.reporting.sweep_plots import sweep_plots
 MOST_FEATURES = 30
 MOST_CLUSTERS = 24
 MOST_MEMBERS = 12
+MODEL: dict[str, Any] = {
+    "trained": True,
+    "tempered": True,
+    "own_space": False,
+    "recursive": False,
+    "faithful": False,
+    "chosen_by": "silhouette",
+    "loss": "Loss for each entry in scaled units squared",
+}
+"""What a page says of a model where nobody knows better: whether it is trained by gradient, has an
+inverse temperature, measures silhouettes in a space of its own, is judged after its recursion, has
+to reconstruct rows; what candidates are chosen by, and what its loss is."""
 STAGES = ("profile", "shards", "train", "assign", "evaluate", "report")
 
 
@@ -39,6 +51,7 @@ def write_report(
     passed_over: Sequence[Mapping[str, Any]] = (),
     baselines: Mapping[str, Mapping[str, Any]] | None = None,
     pictures: Mapping[str, Any] | None = None,
+    model: Mapping[str, Any] | None = None,
 ) -> None:
     """Write the report; the file appears whole or not at all.
 
@@ -77,6 +90,8 @@ def write_report(
         :func:`~clam_dist.reporting.model_plots.model_pictures` takes them: ``image_shape, sizes,
         prototypes, prototype_history, decoded_prototypes, reconstructions, latents, paths, basins,
         entropies``, each of which may be absent. They add at most 1.5 MB to the page.
+    model : mapping, optional
+        What to say of the model, see :data:`MODEL`; each key may be absent.
     """
     page = render(
         metrics=metrics,
@@ -89,6 +104,7 @@ def write_report(
         passed_over=passed_over,
         baselines=baselines,
         pictures=pictures,
+        model=model,
     )
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -112,6 +128,7 @@ def render(
     passed_over: Sequence[Mapping[str, Any]] = (),
     baselines: Mapping[str, Mapping[str, Any]] | None = None,
     pictures: Mapping[str, Any] | None = None,
+    model: Mapping[str, Any] | None = None,
 ) -> str:
     """The page as text; inputs as :func:`write_report` takes them."""
     files = resources.files("clam_dist.reporting")
@@ -130,7 +147,7 @@ def render(
         "size": words.size,
     }
     clusters = words.by_size(cluster_profile["clusters"])
-    silhouette = metrics.get("silhouette")
+    silhouette, told = metrics.get("silhouette"), MODEL | dict(model or {})
     value = silhouette["value"] if silhouette else 0.0
     recursed = metrics.get("silhouette_recursed")
     order = [cluster["cluster"] for cluster in clusters]
@@ -157,7 +174,9 @@ def render(
         pictures=[
             (title, Markup(svg), caption) for title, svg, caption in model_pictures(pictures or {})
         ],
-        loss_plot=Markup(plots.loss_plot(history)),
+        loss_plot=Markup(plots.loss_plot(history)) if told["trained"] else None,
+        model=told,
+        no_cluster=words.why_no_cluster(silhouette),
         clusters=[
             {**cluster, "words": words.stands_out(cluster, cluster_profile["features"])}
             for cluster in clusters
@@ -168,7 +187,12 @@ def render(
         members_total=len(members),
         sweep=[
             (title, Markup(svg))
-            for title, svg in sweep_plots(members, baselines or {}, metrics.get("selected") or {})
+            for title, svg in sweep_plots(
+                members,
+                # k-means' silhouettes are of the rows as they are.
+                {} if told["own_space"] else baselines or {},
+                metrics.get("selected") or {},
+            )
         ],
         features=profile["features"],
         facts=facts(run),

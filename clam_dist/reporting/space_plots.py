@@ -158,7 +158,12 @@ def colour_of(cluster: int) -> str:
     return COLOURS[cluster % len(COLOURS)]
 
 
-def latents_plot(points: ArrayLike, labels: ArrayLike, prototypes: ArrayLike) -> str:
+def latents_plot(
+    points: ArrayLike,
+    labels: ArrayLike,
+    prototypes: ArrayLike,
+    title: str = "Latents and prototypes",
+) -> str:
     """Latents on their first two principal axes, each cluster with a colour and a mark.
 
     Parameters
@@ -166,6 +171,8 @@ def latents_plot(points: ArrayLike, labels: ArrayLike, prototypes: ArrayLike) ->
     points : array (n, m)
     labels : array of int (n,)
     prototypes : array (k, m)
+    title : str
+        For those who do not see it.
     """
     rows, codes = np.asarray(points, dtype=np.float64), np.asarray(labels).astype(int)
     if len(rows) != len(codes):
@@ -187,7 +194,7 @@ def latents_plot(points: ArrayLike, labels: ArrayLike, prototypes: ArrayLike) ->
     body += numbered(frame.at(centres), names, [colour_of(c) for c in names])
     body += _named_axes(axes, frame)
     said = f"{int(inside.sum())} rows and {len(centres)} prototypes on two principal axes."
-    return figure_svg(frame.height + 44, "Latents and prototypes", said, body)
+    return figure_svg(frame.height + 44, title, said, body)
 
 
 def paths_plot(points: ArrayLike, paths: ArrayLike) -> str:

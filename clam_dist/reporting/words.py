@@ -109,6 +109,7 @@ def verdict(metrics: Mapping[str, Any]) -> str:
         return f"{text}; no silhouette, which needs two clusters or more."
     name = silhouette_name(silhouette).lower()
     where = " by direction" if _by_angle(silhouette) else ""
+    where += " in the model's own space" if _of_latents(silhouette) else ""
     return f"{text}; {name} {with_error(silhouette)}: {separation(silhouette['value'])}{where}."
 
 
@@ -119,6 +120,10 @@ def silhouette_name(silhouette: Mapping[str, Any] | None) -> str:
 
 def _by_angle(silhouette: Mapping[str, Any]) -> bool:
     return str(silhouette.get("metric")) == "cosine"
+
+
+def _of_latents(silhouette: Mapping[str, Any]) -> bool:
+    return str(silhouette.get("space")) == "latent"
 
 
 def how_silhouettes_differ(metrics: Mapping[str, Any]) -> str:
@@ -133,6 +138,11 @@ def how_silhouettes_differ(metrics: Mapping[str, Any]) -> str:
     notes = []
     if silhouette and _by_angle(silhouette):
         notes.append("By the angle between rows, not their distance.")
+    if silhouette and _of_latents(silhouette):
+        notes.append(
+            "Measured in the space that the model learned, not among the rows as they are: it does "
+            "not compare with that of a model that leaves rows where they lie."
+        )
     if silhouette and recursed:
         notes.append(
             "Measured on the latents before the recursion. After it the score is "
@@ -140,6 +150,13 @@ def how_silhouettes_differ(metrics: Mapping[str, Any]) -> str:
             "are: compare the one before."
         )
     return " ".join(notes)
+
+
+def why_no_cluster(silhouette: Mapping[str, Any] | None) -> str:
+    """What rows without a cluster lack; on the sphere a direction will be missing too."""
+    if silhouette and _by_angle(silhouette):
+        return "have no direction (no value, or all of them 0 in scaled units) and no cluster"
+    return "have no value at all and no cluster"
 
 
 def with_error(silhouette: Mapping[str, Any]) -> str:
@@ -153,12 +170,21 @@ def with_error(silhouette: Mapping[str, Any]) -> str:
 
 def how_measured(silhouette: Mapping[str, Any]) -> str:
     """Metric, form, samples and seed of a silhouette, which belong with the number."""
-    references = silhouette["references"]
-    against = "all rows" if references == "all" else f"{whole(references)} rows a cluster"
+    space = " in the model's own space" if _of_latents(silhouette) else ""
     return (
-        f"{silhouette['metric'].capitalize()}, {silhouette.get('form', 'pairwise')}; "
-        f"{whole(silhouette['rows'])} rows against {against}, seed {silhouette['seed']}"
+        f"{silhouette['metric'].capitalize()}{space}, {silhouette.get('form', 'pairwise')}; "
+        f"{whole(silhouette['rows'])} rows{_against(silhouette.get('references'))}, "
+        f"seed {silhouette['seed']}"
     )
+
+
+def _against(references: int | str | None) -> str:
+    if references is None:
+        return ""
+    if references == "queries":
+        return " against one another"
+    named = "all rows" if references == "all" else f"{whole(float(references))} rows a cluster"
+    return f" against {named}"
 
 
 def stands_out(cluster: Cluster, features: Sequence[str], most: int = 3) -> str:

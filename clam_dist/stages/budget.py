@@ -37,6 +37,9 @@ REMEDIES = {
     "sums of gradients": "fewer clusters (model.n_clusters) or restarts, or a smaller batch "
     "(train.batch_rows)",
     "kernel workspaces": "fewer clusters (model.n_clusters) or steps (model.steps)",
+    "network passes": "a smaller network (model.network)",
+    "latents": "a smaller batch (train.batch_rows), fewer restarts (train.restarts) or a smaller "
+    "model.latent",
     "scoring of candidates": "fewer restarts (train.restarts) or values of beta",
     "shard buffers": "a smaller batch (train.batch_rows)",
     "references": "fewer references (evaluate.references) or clusters (model.n_clusters)",
@@ -48,6 +51,12 @@ REMEDIES = {
     "candidates of samples": "fewer rows to train on (train.rows)",
 }
 """What the user can change, by the part that takes most."""
+
+NETWORK_REMEDIES = dict.fromkeys(
+    ("population", "sums of gradients", "pretrained networks"),
+    "a smaller network (model.network), or fewer restarts (train.restarts)",
+)
+"""In their place, where each candidate has a network of its own."""
 
 
 @dataclass(frozen=True)
@@ -196,8 +205,10 @@ def refusal(budget: Budget, sizes: Sizes) -> str:
     """What does not fit, with both numbers, and what to do about it."""
     part, size = budget.largest()
     k, members = sizes.most_clusters, sum(crowd.members for crowd in sizes.search)
+    network = f", networks of {sizes.form.network} numbers" if sizes.form.network else ""
+    remedies = REMEDIES | (NETWORK_REMEDIES if network else {})
     enough = math.ceil(budget.peak / MOST_OF_LIMIT / MIB)
-    remedy = f"; or ask for {REMEDIES[part]}" if part in REMEDIES else ""
+    remedy = f"; or ask for {remedies[part]}" if part in remedies else ""
     who = "this process" if budget.name == "driver" else "each worker"
     raised = f"Set cluster.memory_limit to {enough}MiB or more"
     if budget.foreign:
@@ -205,8 +216,9 @@ def refusal(budget: Budget, sizes: Sizes) -> str:
     return (
         f"cluster.memory_limit: {who} would need {size_text(budget.peak)} and may use "
         f"{size_text(budget.limit)}: {size_text(size)} for the {part} in {budget.stage} ({members} "
-        f"candidates, up to {k} clusters, {sizes.width} features), {size_text(budget.base)} before "
-        f"any work. {raised} (with fewer cluster.workers if memory is short){remedy}"
+        f"candidates, up to {k} clusters, {sizes.width} features{network}), "
+        f"{size_text(budget.base)} before any work. {raised} (with fewer cluster.workers if memory "
+        f"is short){remedy}"
     )
 
 

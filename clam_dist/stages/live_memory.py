@@ -34,7 +34,7 @@ class Live(TorchDispatchMode):
     def __torch_dispatch__(
         self,
         func: Callable[..., Any],
-        types: Any,  # noqa: ARG002
+        types: Any,
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
@@ -70,9 +70,9 @@ def peak_bytes(function: Callable[[], Any]) -> int:
     return live.most
 
 
-def like(shapes: Mapping[str, torch.Size], members: int) -> dict[str, Tensor]:
-    """Parameters of so many members on the meta device, by name and shape of one."""
-    return {name: torch.empty((members, *shape), device="meta") for name, shape in shapes.items()}
+def like(shapes: Mapping[str, torch.Size], members: int, device: str) -> dict[str, Tensor]:
+    """Parameters of so many members, by name and shape of one."""
+    return {name: torch.zeros((members, *shape), device=device) for name, shape in shapes.items()}
 
 
 def _storages(values: Any) -> set[int]:

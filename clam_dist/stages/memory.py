@@ -17,8 +17,10 @@ from clam_dist.models.inference import BLOCK_ROWS as INFERENCE_ROWS
 from clam_dist.stages.scoring import BLOCK_ROWS, COLLECT_TASKS
 from clam_dist.stages.sizes import MIB, Parts, Sizes, most
 from clam_dist.stages.training_memory import (
+    HEAP_SLACK,
     RUNTIME_BYTES,
     SEEDING_BYTES,
+    baseline_alone,
     choice,
     starts,
     train,
@@ -44,10 +46,15 @@ def stages(sizes: Sizes, *, alone: bool = False) -> dict[str, Parts]:
         One process does everything, so that it also holds what the driver does.
     """
     driver = driver_parts(sizes) if alone else {}
+    steps = [starts(sizes), train(sizes)]
+    if sizes.form.by_gradient:
+        steps.append(choice(sizes))
+    elif alone:
+        steps[1] |= baseline_alone(sizes)
     return {
         "profile": profile(sizes),
         "shards": shards(sizes),
-        "train": most([starts(sizes), train(sizes), choice(sizes)]),
+        "train": most(steps),
         "assign": most([references(sizes), labels(sizes), exact_scores(sizes)]) | driver,
     }
 
@@ -55,7 +62,7 @@ def stages(sizes: Sizes, *, alone: bool = False) -> dict[str, Parts]:
 def driver_parts(sizes: Sizes) -> Parts:
     """``stages/assign.py`` on the driver: the queries, and references merged task by task."""
     each = 2 if sizes.references is None else sizes.references
-    merged = 5 * _kept_references(sizes, each) * (sizes.row_bytes + 56)
+    merged = 5 * _kept_references(sizes, each) * (sizes.shown_bytes + 56)
     sums = 16 * sizes.query_rows * sizes.most_clusters if sizes.references is None else 0
     queries = 8 * sizes.query_rows * sizes.width
     return {"queries": queries, "references merged": merged + 3 * sums}
@@ -105,6 +112,8 @@ def shards(sizes: Sizes) -> Parts:
 
 def _inference(sizes: Sizes) -> int:
     """``models/inference.py``: a padded block of rows and lines of it."""
+    if sizes.form.network:
+        return int(HEAP_SLACK * sizes.form.label_bytes)
     lines = 6 * sizes.most_clusters + (4 * sizes.width if sizes.missing else 0)
     return 4 * INFERENCE_ROWS * (2 * sizes.width + lines)
 
@@ -113,7 +122,9 @@ def _later(sizes: Sizes, trained: bool = True) -> Parts:
     """What a worker still holds that was a rank, and the model it labels with."""
     kernels = max(workspace(sizes, crowd) for crowd in sizes.finalists)
     left = RUNTIME_BYTES + (kernels + SEEDING_BYTES if trained else 0)
-    model = 4 * 6 * sizes.most_clusters * sizes.width + _inference(sizes)
+    form = sizes.form
+    held = 4 * (form.metric + form.network + form.derived)
+    model = 4 * 6 * sizes.most_clusters * sizes.shown + held + _inference(sizes)
     return {"left by training": left, "model": model}
 
 
@@ -121,15 +132,24 @@ def references(sizes: Sizes) -> Parts:
     """``collect_references``: a shard, its moments, and the rows kept of each cluster."""
     rows = min(BLOCK_ROWS, sizes.shard_rows)
     shard = sizes.shard_rows * (sizes.row_bytes + 8 + 24)
-    moments = rows * (sizes.width * (26 if sizes.missing else 9) + 80)
+    moments = rows * (sizes.shown * (26 if sizes.missing else 9) + 80) + _representation(
+        sizes, rows
+    )
     each = 2 if sizes.references is None else sizes.references
     held = _kept_references(sizes, each)
     # Unsorted up to twice what is kept, and a block of which at first all rows may be kept;
     # sorting joins the parts, then takes those kept. Two results wait for the driver.
     unsorted = min(2 * held + rows, _task_rows(sizes))
-    kept = (2 * unsorted + 3 * held) * (sizes.row_bytes + 56)
+    kept = (2 * unsorted + 3 * held) * (sizes.shown_bytes + 56)
     found = {"a shard": shard + moments, "references": kept}
     return _later(sizes) | found
+
+
+def _representation(sizes: Sizes, rows: int) -> int:
+    """Rows where prototypes live: images by a metric, or latents beside labels in float64."""
+    if sizes.form.latent:
+        return rows * (12 * sizes.shown + 24)
+    return rows * 8 * sizes.width if sizes.form.metric else 0
 
 
 def _kept_references(sizes: Sizes, each: int) -> int:
@@ -154,13 +174,17 @@ def labels(sizes: Sizes, *, trained: bool = True) -> Parts:
     sums = b * (25 * d + 120) + 9 * 8 * k * d
     parts = _later(sizes, trained) | _scaled(sizes)
     # Batches of the group, and its columns as they are encoded one by one.
-    group = min(sizes.group_rows, sizes.n_rows) * (sizes.kept_bytes + 12)
+    added = 4 * sizes.form.columns
+    group = min(sizes.group_rows, sizes.n_rows) * (sizes.kept_bytes + 12 + added)
+    # Columns on request, as tensors and arrays; reconstructions are told from rows in the end.
+    parts["labels"] = b * (16 + _representation(sizes, 1) + 2 * added)
+    parts["labels"] += b * 16 * d * sizes.form.reconstructs
     parts |= {"a row group to write": int(1.6 * group)}
     steps = [parts | {"sums over a batch": sums}]
     if sizes.references is not None:
         rows = min(sizes.references * k, sizes.n_rows)
         queries = min(b, -(-2 * sizes.query_rows * b // sizes.n_rows))
-        parts["references"] = steps[0]["references"] = int(1.5 * rows * (4 * d + 32))
+        parts["references"] = steps[0]["references"] = int(1.5 * rows * (4 * sizes.shown + 32))
         distances = _distances(sizes, queries, min(sizes.references, SLAB))
         steps.append(parts | {"distances": distances})
     return most(steps)
@@ -171,7 +195,9 @@ def exact_scores(sizes: Sizes) -> Parts:
     if sizes.references is not None:
         return {}
     k, q = sizes.most_clusters, sizes.query_rows
-    shard = sizes.shard_rows * (3 * (sizes.row_bytes + 56) + 9 * sizes.width)
+    shard = sizes.shard_rows * (3 * (sizes.shown_bytes + 56) + 9 * sizes.shown + sizes.row_bytes)
+    if not sizes.form.latent and not sizes.form.metric:
+        shard -= sizes.shard_rows * sizes.row_bytes  # rows are measured as they are
     waiting = 3 * 16 * q * k
     found = {"a shard": shard, "distances": _distances(sizes, q, sizes.shard_rows, q) + waiting}
     return _later(sizes) | found
@@ -181,5 +207,5 @@ def _distances(sizes: Sizes, queries: int, rows: int, at_once: int | None = None
     """``evaluation/distances.py``: both sides extended, and sums by cluster and group."""
     k, g = sizes.most_clusters, 1 if sizes.references is None else JACKKNIFE_GROUPS + 1
     some = min(queries, at_once or max(CHUNK_VALUES // (k * g), 64))
-    sides = 8 * 4 * (some + min(rows, SLAB)) * (sizes.width + 2) + 8 * g * min(rows, SLAB)
+    sides = 8 * 4 * (some + min(rows, SLAB)) * (sizes.shown + 2) + 8 * g * min(rows, SLAB)
     return sides + 8 * some * k * (4 * g + 10) + 8 * queries * (g + 8)

@@ -141,7 +141,7 @@ def learned(
         return {}
     rows = examples(labeller, x, sizes)
     inputs = x[rows]
-    found = {"decoded_prototypes": shown(labeller.values(_decoded, x[:1]))}
+    found: dict[str, Any] = {"decoded_prototypes": shown(labeller.values(_decoded, x[:1]))}
     if len(rows):
         found["reconstructions"] = {
             "inputs": shown(inputs),
@@ -181,6 +181,8 @@ def examples(labeller: Labeller, x: np.ndarray, sizes: Sequence[int]) -> np.ndar
         At most :data:`PAIRS` positions, in the order of the clusters' sizes.
     """
     complete = np.flatnonzero(~np.isnan(x).any(axis=1))
+    if len(complete) == 0:
+        return complete
     labels = labeller.label(x[complete])[0]
     place = np.argsort(np.argsort(-np.asarray(sizes), kind="stable"))
     turn = np.zeros(len(labels), dtype=np.int64)

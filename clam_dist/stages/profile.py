@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from clam_dist.data.domains import can_be_domain
 from clam_dist.data.features import FeatureSchema
 from clam_dist.data.parquet import open_parquet
 from clam_dist.data.profile import FragmentProfile, merge_profiles, profile_fragment
@@ -40,10 +41,12 @@ def run(context: Context) -> StageResult:
         keep=config.source.keep,
         label=config.source.label,
         weight=config.source.weight,
+        domain=config.source.domain,
     )
     _check_output(context)
     _check_label(source, config.source.label)
     _check_weight(source, config.source.weight)
+    _check_domain(source, config.source.domain)
     schema = resolve_widths(source, schema, context.storage_options)
     if schema.skipped:
         listed = "; ".join(f"'{column}' is {why}" for column, why in schema.skipped)
@@ -60,6 +63,7 @@ def run(context: Context) -> StageResult:
         schema=schema,
         storage_options=context.storage_options,
         weight_column=config.source.weight,
+        domain_column=config.source.domain,
     )
     parts = context.executor.map(task, fragments)
     rows = [fragment.n_rows for fragment in fragments]
@@ -82,6 +86,7 @@ def run(context: Context) -> StageResult:
             "n_features": profile.schema.width,
             "decoded_bytes": profile.bytes,
             "missing_values": int(np.sum(profile.statistics.missing)),
+            "domains": None if profile.domains is None else profile.domains.to_json(),
         }
     )
 
@@ -93,8 +98,9 @@ def _profile(
     schema: FeatureSchema,
     storage_options: dict,
     weight_column: str | None,
+    domain_column: str | None,
 ) -> FragmentProfile:
-    return profile_fragment(source, schema, fragment, storage_options, weight_column)
+    return profile_fragment(source, schema, fragment, storage_options, weight_column, domain_column)
 
 
 def _check_output(context: Context) -> None:
@@ -120,6 +126,14 @@ def _check_weight(source: Source, weight: str | None) -> None:
         raise ConfigError(
             f"source.weight: column '{weight}' is of type {source.column(weight).type}; weights "
             "are numbers"
+        )
+
+
+def _check_domain(source: Source, domain: str | None) -> None:
+    if domain is not None and not can_be_domain(source.arrow_schema.field(domain).type):
+        raise ConfigError(
+            f"source.domain: column '{domain}' is of type {source.column(domain).type}; domains "
+            "are text, categories, whole numbers or booleans"
         )
 
 

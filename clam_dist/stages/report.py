@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 
 from clam_dist import __version__
-from clam_dist.assign import Labeller
+from clam_dist.assign import Labeller, Recursive
+from clam_dist.models.base import Equations
 from clam_dist.models.bundle import bundle_settings, save_bundle
+from clam_dist.models.factory import MODELS
 from clam_dist.reporting.report import write_report
 from clam_dist.stages.context import STAGE_NAMES, Context, StageResult, strictly
 from clam_dist.stages.evaluate import read_sums
-from clam_dist.stages.pictures import model_arrays
+from clam_dist.stages.pictures import Tempered, model_arrays
 from clam_dist.stages.scoring import assignment_of
 from clam_dist.stages.sweep import save_sweep, sweep_dataset
 from clam_dist.stages.train import read_result
@@ -77,7 +79,35 @@ def report_inputs(context: Context) -> dict[str, Any]:
         "members": result["members"],
         "passed_over": result["passed_over"],
         "baselines": result["baselines"],
+        "model": what_to_say(context),
     }
+
+
+def what_to_say(context: Context) -> dict[str, Any]:
+    """What sets the model apart for those who read of it, as the reports take it."""
+    model, config = assignment_of(context).model(), context.config
+    trained = MODELS[config.model.kind].by_gradient
+    return {
+        "trained": trained,
+        "tempered": isinstance(model, Tempered),
+        "own_space": model.own_space,
+        "recursive": isinstance(model, Recursive),
+        "faithful": model.reconstructs,
+        "chosen_by": config.train.select if trained else "inertia",
+        "loss": loss_in_words(model),
+    }
+
+
+def loss_in_words(model: Equations) -> str:
+    """What a model's loss is of, and in what unit."""
+    if model.exchanges:
+        return "Loss for each row, of its assignments, their balance and its reconstruction"
+    if model.metric_name == "cosine":
+        return "Loss for each entry of the rows' directions, squared"
+    kind = str(getattr(model, "loss", "squared"))
+    if kind != "squared":
+        return f"{kind.capitalize()} loss for each entry in scaled units"
+    return "Loss for each entry in scaled units squared"
 
 
 def stage_seconds(context: Context) -> dict[str, float]:
@@ -112,19 +142,23 @@ def _plain(value: Any) -> float | int | None:
 def run_record(context: Context) -> dict[str, Any]:
     """``run.json``: the config with its automatic values resolved, and what it was done with."""
     train = context.data("train")
-    source = context.source
+    source, told = context.source, what_to_say(context)
+    tempered = {"model.beta": train["winner"]["beta"]} if told["tempered"] else {}
+    trained = {
+        "model.objective": train["winner"]["objective"],
+        "train.batch_rows": train["batch_rows"],
+        "train.epochs": train["epochs"],
+        "train.learning_rate": train["winner"]["learning_rate"],
+        "train.device": train["device"],
+        "train.bytes_read": train["bytes_read"]["train"],
+        "search.bytes_read": train["bytes_read"]["search"],
+    }
     return {
         "config": context.config.public_dict(),
         "resolved": {
             "model.n_clusters": train["winner"]["n_clusters"],
-            "model.beta": train["winner"]["beta"],
-            "model.objective": train["winner"]["objective"],
-            "train.batch_rows": train["batch_rows"],
-            "train.epochs": train["epochs"],
-            "train.learning_rate": train["winner"]["learning_rate"],
-            "train.device": train["device"],
-            "train.bytes_read": train["bytes_read"]["train"],
-            "search.bytes_read": train["bytes_read"]["search"],
+            **tempered,
+            **(trained if told["trained"] else {}),
             "prepare.shard_rows": context.shard_rows(source.n_rows, context.schema.width),
             "evaluate.references": context.data("assign")["references"],
             "cluster.workers": context.executor.workers if context.started else None,

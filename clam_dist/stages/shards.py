@@ -6,6 +6,7 @@ from functools import partial
 
 import numpy as np
 
+from clam_dist.data.domains import Domains
 from clam_dist.data.files import check_disk, size_text
 from clam_dist.data.samples import merge_samples
 from clam_dist.data.sharding import write_shards
@@ -49,6 +50,12 @@ def train_rows(asked: int, width: int) -> int:
     return asked
 
 
+def domains_of(context: Context) -> Domains | None:
+    """The domains that batches are made of; None where a column of them holds one value only."""
+    found = context.data("profile")["domains"]
+    return Domains.from_json(found) if found and len(found["values"]) > 1 else None
+
+
 def run(context: Context) -> StageResult:
     """Write shards, sample and silhouette queries into the work folder."""
     config, source, schema = context.config, context.source, context.schema
@@ -68,7 +75,8 @@ def run(context: Context) -> StageResult:
     weight = config.source.weight
     limit = None if config.work.size_limit == "auto" else int(config.work.size_limit)
     folder = context.shards_folder
-    needed = disk_needed(tasks, schema.width, weight is not None, samples)
+    domains = domains_of(context)
+    needed = disk_needed(tasks, schema.width, weight is not None, samples, domains is not None)
     check_disk(str(folder), needed, limit)
     folder.mkdir(parents=True, exist_ok=True)
     task = partial(
@@ -80,6 +88,7 @@ def run(context: Context) -> StageResult:
         folder=str(folder),
         samples=samples,
         weight_column=weight,
+        domains=domains,
         missing=config.prepare.missing,
         fill=np.where(context.statistics.count > 0, context.statistics.mean, np.nan),
         storage_options=context.storage_options,
@@ -87,7 +96,9 @@ def run(context: Context) -> StageResult:
     parts = context.executor.map(task, tasks)
     results = list(context.track("shards", parts, [task.n_rows for task in tasks]))
     candidates = {name: [result.candidates[name] for result in results] for name in samples}
-    merged = merge_samples(str(folder), candidates, samples)
+    # Of the samples, only that which is trained on in batches as all rows else are.
+    by_domain = {} if domains is None else {"train": len(domains.values)}
+    merged = merge_samples(str(folder), candidates, samples, by_domain)
     if weight is not None:
         _check_weights(np.load(folder / "sample.w.npy"), weight)
     skipped = sum(result.skipped_rows for result in results)

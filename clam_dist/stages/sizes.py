@@ -1,7 +1,8 @@
 """What the memory of a worker depends on: numbers of rows, columns, clusters and members.
 
 Letters: ``b`` rows of a decoded batch, ``d`` encoded features, ``k`` clusters, ``P`` members of a
-group, ``W`` workers, ``N`` numbers in the prototypes of a whole population.
+group, ``W`` workers, ``N`` numbers in the parameters of a whole population, ``m`` dimensions of the
+space that prototypes live in.
 """
 
 from __future__ import annotations
@@ -41,6 +42,54 @@ class Crowd:
 
 
 @dataclass(frozen=True)
+class Form:
+    """What a model holds beside the prototypes; by default ClAM's plain forms, which add nothing.
+
+    Parameters
+    ----------
+    by_gradient
+        False for baselines, which pass over blocks of rows.
+    own_kernels
+        False where kernels make the difference in the rows' space: noise, robust losses, metrics.
+    metric
+        Numbers of one member's metric.
+    latent
+        ``m`` where prototypes live among latents, 0 where among rows.
+    network
+        Numbers of one member's network.
+    derived
+        Numbers of one member that follow from the others and from a sample.
+    networks
+        Pretrained networks, one a restart.
+    exchanges
+        Whether every micro-batch of a rank waits for sums over all.
+    pass_bytes, label_bytes
+        What tensors of one member's training pass over a micro-batch hold at their most, and those
+        of labelling a block.
+    columns
+        Numbers a row that labels have on request.
+    reconstructs
+        Whether one of those columns takes the rows' reconstructions.
+    """
+
+    by_gradient: bool = True
+    own_kernels: bool = True
+    metric: int = 0
+    latent: int = 0
+    network: int = 0
+    derived: int = 0
+    networks: int = 0
+    exchanges: bool = False
+    pass_bytes: int = 0
+    label_bytes: int = 0
+    columns: int = 0
+    reconstructs: bool = False
+
+
+PLAIN = Form()
+
+
+@dataclass(frozen=True)
 class Sizes:
     """All that a worker's memory depends on.
 
@@ -69,6 +118,8 @@ class Sizes:
         Processes, and compute threads of a rank.
     buffer_bytes
         Bound on the buffers that read shards in training.
+    form
+        What the kind of model adds.
     """
 
     n_rows: int
@@ -93,6 +144,7 @@ class Sizes:
     workers: int
     threads: int
     buffer_bytes: int
+    form: Form = PLAIN
 
     @property
     def batch(self) -> int:
@@ -103,6 +155,16 @@ class Sizes:
     def row_bytes(self) -> int:
         """Of a scaled row with its weight."""
         return 4 * self.width + 8 * self.weighted
+
+    @property
+    def shown(self) -> int:
+        """``m``, the width of rows where silhouettes are taken."""
+        return self.form.latent or self.width
+
+    @property
+    def shown_bytes(self) -> int:
+        """Of such a row with its weight."""
+        return 4 * self.shown + 8 * self.weighted
 
     @property
     def most_clusters(self) -> int:
@@ -116,7 +178,12 @@ class Sizes:
 
     def numbers(self, crowds: Sequence[Crowd]) -> int:
         """``N`` of a population."""
-        return sum(crowd.numbers(self.width, self.weighted_model) for crowd in crowds)
+        form = self.form
+        each = form.metric + form.network + form.derived
+        return sum(
+            crowd.numbers(self.shown, self.weighted_model) + crowd.members * each
+            for crowd in crowds
+        )
 
     def owned_rows(self, batch_rows: int) -> int:
         """Rows of a batch that one rank reads; a single micro-batch is read by all."""

@@ -15,6 +15,7 @@ from clam_dist.launch import machine
 from clam_dist.models.factory import MODELS
 from clam_dist.models.masks import hidden_count
 from clam_dist.stages.clusters import cluster_choices
+from clam_dist.stages.forms import PASS_ROWS, form_of
 from clam_dist.stages.settings import sweep
 from clam_dist.stages.shards import query_rows, sample_rows
 from clam_dist.stages.sizes import Crowd, Sizes
@@ -83,6 +84,7 @@ def sizes_of(
         workers=workers,
         threads=max(1, machine.usable_cores() // workers),
         buffer_bytes=64 << 20,
+        form=form_of(config, members, width, clusters, min(batch_rows, PASS_ROWS), missing),
     )
 
 

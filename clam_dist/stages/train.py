@@ -133,4 +133,6 @@ def training_shards(context: Context) -> list[ShardFile]:
     if chosen is None:
         return [shard for shard in context.shards if shard.rows]
     rows = plan_shard_rows(chosen["rows"], context.schema.width)
-    return virtual_shards(chosen["path"], chosen["rows"], rows, chosen["has_missing"])
+    return virtual_shards(
+        chosen["path"], chosen["rows"], rows, chosen["has_missing"], chosen["domain_rows"]
+    )

@@ -123,8 +123,11 @@ class PrototypeHistory:
         if not taken:
             path.unlink(missing_ok=True)
             return
-        before = [(START, None if start is None else torch.from_numpy(start)), (FOUND, found)]
-        way = [(moment, value) for moment, value in before if value is not None]
+        way: list[tuple[float | str, torch.Tensor]] = []
+        if start is not None:
+            way.append((START, torch.from_numpy(start)))
+        if found is not None:
+            way.append((FOUND, found))
         way += [*zip(self.epochs, taken, strict=True), (CHOSEN, chosen)]
         moments = [moment for moment, _ in way]
         stacked = torch.stack([value.detach().to("cpu", torch.float32) for _, value in way])

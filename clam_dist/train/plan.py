@@ -89,7 +89,8 @@ class Segment:
     Parameters
     ----------
     phase
-        ``search`` (rows of the sample) or ``train`` (all rows).
+        ``pretrain`` (networks alone, on all rows), ``search`` (rows of the sample) or ``train``
+        (all rows).
     epochs, first_epoch
         Passes, and the number of the first within its phase (keys the randomness).
     keep
@@ -160,7 +161,7 @@ class TrainPlan:
 
     def lanes(self, phase: str) -> int:
         """Micro-batches of a global batch of the phase."""
-        return lanes_of(self.batch_rows if phase == "train" else self.search_batch_rows)
+        return lanes_of(self.search_batch_rows if phase == "search" else self.batch_rows)
 
 
 def search_batch_rows(sample_rows: int) -> int:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from clam_dist.errors import ConfigError
+
+if TYPE_CHECKING:
+    from clam_dist.config import Config
 
 
 @dataclass(frozen=True)
@@ -61,3 +66,29 @@ def find_config(config: str) -> tuple[Path, str | None]:
         f"config {config!r}: no such file here ({Path.cwd()}), and no packaged config of that"
         f" name; give the path of a YAML file or one of: {', '.join(packaged_names())}"
     )
+
+
+def load_named(config: str, overrides: Sequence[str]) -> tuple[Config, DemoData | None]:
+    """The config of a path or packaged name, checked, and the demo data to make for it, if any.
+
+    Parameters
+    ----------
+    config : str
+        As `find_config` takes it.
+    overrides : sequence of str
+        Keys to set, each as ``a.b=value``.
+
+    Raises
+    ------
+    ConfigError
+        Where there is no such config, or it is wrong.
+    """
+    from clam_dist.config import load_config
+
+    path, packaged = find_config(config)
+    loaded = load_config(path, overrides)
+    if packaged is None or packaged not in DEMO_DATA:
+        return loaded, None
+    # With another source the demo data has nothing to do with the run.
+    own_source = load_config(path, environ={}).source.uri
+    return loaded, DEMO_DATA[packaged] if loaded.source.uri == own_source else None

@@ -9,9 +9,9 @@ mean row's loss is 1. k is the number of classes, which nothing but NMI sees; la
 numbers.
 
 Networks are dense on all sets, convolutional on usps and digits, residual and transformer on
-digits. For each restart one autoencoder is pretrained for ``epochs`` passes over the rows, and
-every method begins from it and has ``epochs`` passes more. IDEC is DCEC where the network is
-convolutional or residual.
+digits. DClAM is the estimator; it pretrains an autoencoder for each restart, ``epochs`` passes over
+the rows at the most, and has ``epochs`` passes more at the most. Every other method begins from the
+same autoencoders and has as many. IDEC is DCEC where the network is convolutional or residual.
 
 Columns:
 
@@ -21,10 +21,10 @@ Columns:
   encoder and decoder, and ``plain`` without;
 - ``used``: clusters in use, and ``least`` the smallest one's share of the rows.
 
-Of the restarts, and for DClAM of the inverse temperatures and of ten states on the way, the one of
-greatest ``before`` is printed among those that use all clusters with the loss within a tenth of the
-pretrained one's, as DClAM's authors choose. Silhouettes of different spaces measure spaces as much
-as clusters.
+Of the restarts the one of greatest ``before`` is printed among those that use all clusters with the
+loss within a tenth of the pretrained one's, as DClAM's authors choose. DClAM itself chooses by
+``after`` (of its restarts and inverse temperatures). Silhouettes of different spaces measure spaces
+as much as clusters.
 """
 
 from __future__ import annotations
@@ -35,9 +35,11 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -48,10 +50,12 @@ from sklearn.datasets import load_digits
 from sklearn.metrics import normalized_mutual_info_score
 from torch import Tensor, nn
 
-from clam_dist import ClAM
+from clam_dist import ClAM, DClAM
 from clam_dist.evaluation import silhouette_sampled
 from clam_dist.models.autoencoders import Autoencoder, build_network
-from clam_dist.models.dclam import DClAM
+from clam_dist.stages import fitting
+from clam_dist.train.loop import one_thread_each, run
+from clam_dist.train.state import TrainState
 
 NETWORKS = {
     "digits": ("dense", "convolutional", "residual", "transformer"),
@@ -61,12 +65,8 @@ NETWORKS = {
 MOST_ROWS = 10_000
 """Rows drawn of a larger set; up to so many rows silhouettes are exact."""
 IMAGES = ("convolutional", "residual")
-STEPS = 10
-SCALES = (0.5, 2.0, 8.0)
-"""``beta`` times the k-means inertia a row of the pretrained latents."""
 BATCH_ROWS, LEARNING_RATE = 256, 1e-3
-STATES = 10
-"""States on the way that are scored."""
+"""Of the other methods."""
 FAITHFUL = 1.1
 """Loss over the pretrained one's up to which a state may be chosen."""
 KMEANS_STARTS = 20
@@ -166,41 +166,20 @@ def describe(network: str, image_shape: tuple[int, int, int]) -> dict[str, Any]:
     return {"kind": network}
 
 
-def train(
-    model: DClAM,
-    parameters: Parameters,
-    beta: Tensor,
-    x: Tensor,
-    epochs: int,
-    after: Callable[[int], None] | None = None,
-) -> None:
-    """Adam with cosine decay on all members at once, in place; ``after`` each epoch, from 1."""
-    optimiser = torch.optim.Adam(list(parameters.values()), lr=LEARNING_RATE)
-    generator = np.random.Generator(np.random.Philox(0))
-    for epoch in range(epochs):
-        rate = LEARNING_RATE * 0.5 * (1.0 + math.cos(math.pi * epoch / epochs))
-        optimiser.param_groups[0]["lr"] = rate
-        order = torch.from_numpy(generator.permutation(len(x)))
-        for step, batch in enumerate(order.split(BATCH_ROWS)):
-            sums = model.gradient_sums(parameters, beta, x[batch], None, None, (epoch, step))
-            for name, value in parameters.items():
-                value.grad = sums.gradients[name] / sums.entries.to(value.dtype)
-            optimiser.step()
-        if after is not None:
-            after(epoch + 1)
+@contextmanager
+def networks_kept() -> Iterator[list[Mapping[int, Parameters]]]:
+    """The networks that estimators pretrain in here, by restart, for what begins from the same."""
+    kept: list[Mapping[int, Parameters]] = []
 
+    def train(collective: Any, plan: Any) -> dict[str, Any]:
+        with one_thread_each(collective.threads) as pool:
+            state = TrainState(collective, plan, pool)
+            found = run(state)
+        kept.append(state.networks)
+        return found
 
-def member(parameters: Parameters, place: int) -> Parameters:
-    """A copy of one member's parameters, without the leading axis."""
-    return {name: value[place].detach().clone() for name, value in parameters.items()}
-
-
-def error(model: DClAM, parameters: Parameters, beta: float | None, x: Tensor) -> float:
-    """Mean squared error an entry of one member."""
-    one = {name: value[None] for name, value in parameters.items()}
-    scale = None if beta is None else torch.tensor([beta])
-    loss, entries = model.reconstruction_error(one, scale, x, None, None)
-    return float(loss[0] / entries)
+    with patch.object(fitting, "train_rank", train):
+        yield kept
 
 
 def run_dclam(
@@ -211,62 +190,50 @@ def run_dclam(
     restarts: int,
     epochs: int,
 ) -> dict[str, Any]:
-    """Pretrain an autoencoder for each restart, then train DClAM from each at several betas.
+    """Fit the estimator, betas and all else left to it.
 
     Returns
     -------
     dict
-        ``labels`` ``(n,)``, ``latents`` and ``recursed`` ``(n,k)`` of the state chosen, ``loss``
-        and ``plain`` over the pretrained one's, ``beta`` times inertia as ``scale``; and
-        ``pretrained``, for each restart the autoencoder with its mean squared error.
+        ``labels`` ``(n,)``, ``latents`` and ``recursed`` ``(n,k)`` of the candidate chosen,
+        ``loss`` and ``plain`` over its pretrained network's, ``beta`` times inertia as ``scale``;
+        and ``pretrained``, for each restart the autoencoder with its mean squared error.
     """
-    rows = torch.from_numpy(x)
     description = describe(network, image_shape)
-    common: dict[str, Any] = {"width": x.shape[1], "network": description}
-    first = DClAM(k, STEPS, objective="reconstruction", **common)
-    drawn = [first.initial_parameters(restart) for restart in range(restarts)]
-    networks = {name: torch.stack([one[name] for one in drawn]) for name in drawn[0]}
-    train(first, networks, torch.ones(restarts), rows, epochs)
-    begun = [member(networks, restart) for restart in range(restarts)]
-    errors = [error(first, one, None, rows) for one in begun]
+    estimator = DClAM(
+        k,
+        network=description,
+        restarts=restarts,
+        pretrain_epochs=epochs,
+        epochs=epochs,
+        scaling="none",
+        device="cpu",
+        random_state=0,
+    )
+    with networks_kept() as kept:
+        estimator.fit(x)
+    winner = estimator._trained.member
+    pretrained = []
+    for _, parameters in sorted(kept[0].items()):
+        module = as_module(description, x.shape[1], k, parameters)
+        with torch.no_grad():
+            pretrained.append((module, error(x, module(torch.from_numpy(x)).numpy())))
+    before = pretrained[winner["restart"]][1]
+    latents = estimator.transform(x)
+    return {
+        "labels": estimator.labels_,
+        "latents": latents,
+        "recursed": estimator._trained.recall(x),
+        "loss": error(x, estimator.reconstruct(x)) / before,
+        "plain": error(x, estimator.inverse_transform(latents)) / before,
+        "scale": winner["scale"],
+        "pretrained": pretrained,
+    }
 
-    model = DClAM(k, STEPS, **common)
-    members: list[Parameters] = []
-    betas: list[float] = []
-    for one in begun:
-        prototypes, inertia = model.begin(one, rows, None, None, 0)
-        for scale in SCALES:
-            members.append({**one, **prototypes})
-            betas.append(scale / max(inertia, 1e-9))
-    parameters = {name: torch.stack([one[name] for one in members]) for name in members[0]}
-    best: dict[str, Any] = {"rank": (False, False, -math.inf)}
 
-    def score(epoch: int) -> None:
-        if epoch != epochs and epoch % max(1, epochs // STATES):
-            return
-        for place, beta in enumerate(betas):
-            one, before = member(parameters, place), errors[place // len(SCALES)]
-            labels = model.predict(one, beta, rows, None)[0].numpy()
-            latents = model.represent(one, rows, None)[0].numpy()
-            loss = error(model, one, beta, rows) / before
-            full = len(np.unique(labels)) == k
-            rank = (full, loss <= FAITHFUL, silhouette(latents, labels))
-            if rank > best["rank"]:
-                best.update(
-                    rank=rank,
-                    labels=labels,
-                    latents=latents,
-                    recursed=model.recursed(one, beta, rows, None).numpy(),
-                    loss=loss,
-                    plain=error(model, one, None, rows) / before,
-                    scale=SCALES[place % len(SCALES)],
-                    epoch=epoch,
-                )
-
-    train(model, parameters, torch.tensor(betas), rows, epochs, score)
-    modules = [as_module(description, x.shape[1], k, one) for one in begun]
-    del best["rank"]
-    return {**best, "pretrained": list(zip(modules, errors, strict=True))}
+def error(x: np.ndarray, again: np.ndarray) -> float:
+    """Mean squared error an entry."""
+    return float(np.square(x - again).mean())
 
 
 def as_module(

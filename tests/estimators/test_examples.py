@@ -8,7 +8,7 @@ import importlib
 import pytest
 
 
-@pytest.mark.parametrize("module", ["clam_dist.estimators.clam"])
+@pytest.mark.parametrize("module", ["clam_dist.estimators.clam", "clam_dist.estimators.deep"])
 def test_examples(module: str) -> None:
     found = doctest.testmod(importlib.import_module(module), optionflags=doctest.ELLIPSIS)
     assert found.attempted > 0

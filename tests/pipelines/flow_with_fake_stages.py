@@ -26,6 +26,21 @@ METRICS = {
     "silhouette": {"value": 0.25, "standard_error": 0.001},
 }
 
+DATA = {
+    "profile": {"n_rows": 1000},
+    "evaluate": {
+        "clusters": {
+            "features": ["a"],
+            "clusters": [
+                {"cluster": 0, "rows": 300, "share": 0.3, "distance": 1.0, "silhouette": None}
+                | {"means": [None]},
+                {"cluster": 1, "rows": 700, "share": 0.7, "distance": 1.0, "silhouette": 0.5}
+                | {"means": [2.0]},
+            ],
+        }
+    },
+}
+
 
 @dataclass(frozen=True)
 class StageOutcome:
@@ -65,7 +80,8 @@ class FakeRun:
             kind, message = self.script["fail"][name]
             raise getattr(errors, kind, ZeroDivisionError)(message)
         self.done.append(name)
-        return StageOutcome(name, {"stage": name}, name in self.script.get("reused", ()), 0.1)
+        manifest = {"stage": name, "data": DATA.get(name, {})}
+        return StageOutcome(name, manifest, name in self.script.get("reused", ()), 0.1)
 
     def finish(self) -> dict[str, Any]:
         assert self.done == list(STAGE_NAMES)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import re
 import signal
 import subprocess
@@ -26,10 +27,15 @@ def last_run(ask: Ask) -> dict[str, Any]:
     return run
 
 
+def task_runs(ask: Ask, run: dict[str, Any]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = ask(
+        "task_runs/filter", flow_runs={"id": {"any_": [run["id"]]}}
+    )
+    return sorted(found, key=lambda task_run: task_run["start_time"])
+
+
 def task_states(ask: Ask, run: dict[str, Any]) -> dict[str, str]:
-    found = ask("task_runs/filter", flow_runs={"id": {"any_": [run["id"]]}})
-    found.sort(key=lambda task_run: task_run["start_time"])
-    return {task_run["name"]: task_run["state_name"] for task_run in found}
+    return {task_run["name"]: task_run["state_name"] for task_run in task_runs(ask, run)}
 
 
 def wait_for_sleep(process: subprocess.Popen[str]) -> None:
@@ -64,9 +70,19 @@ def test_quickstart_makes_its_data_and_shows_what_it_does(
     in_tasks = [log["message"] for log in logs if log["task_run_id"]]
     assert any(line.startswith("train: epoch 3 of 3, loss 0.333") for line in in_tasks)
     assert "2 workers; Dask dashboard at http://dask:8787" in in_tasks
-    artifact = ask("artifacts/filter", artifacts={"flow_run_id": {"any_": [run["id"]]}})[0]
-    assert artifact["key"] == "clam-dist-quickstart"
-    assert artifact["data"] == "# three clusters"
+    found = ask("artifacts/filter", artifacts={"flow_run_id": {"any_": [run["id"]]}})
+    made = {artifact["type"]: artifact for artifact in found}
+    assert sorted(made) == ["markdown", "progress", "table"]
+    assert made["markdown"]["key"] == "clam-dist-quickstart"
+    report = tmp_path / "runs/quickstart/report.html"
+    assert made["markdown"]["data"].startswith(f"# three clusters\n[report.html]({report.as_uri()})")
+    assert made["table"]["key"] == "clam-dist-quickstart-clusters"
+    assert [row["rows"] for row in json.loads(made["table"]["data"])] == [700, 300]
+    assert made["progress"]["data"] == 100.0
+    assert "train clam on data/quickstart.parquet: train: epoch 3" in made["progress"]["description"]
+    training = [task for task in task_runs(ask, run) if task["name"].startswith("train")]
+    assert [task["id"] for task in training] == [made["progress"]["task_run_id"]]
+    assert training[0]["state"]["message"] == "0.1 s, 1,000 rows (10,000 rows/s)"
 
 
 def test_a_failed_stage_shows_one_message(
@@ -83,6 +99,9 @@ def test_a_failed_stage_shows_one_message(
     run = last_run(ask)
     assert (run["state_type"], run["state"]["message"]) == ("FAILED", message)
     assert list(task_states(ask, run).values()) == ["Completed", "Failed"]
+    logs = ask("logs/filter", logs={"flow_run_id": {"any_": [run["id"]]}})
+    assert not [log for log in logs if "Traceback" in log["message"] or 'File "' in log["message"]]
+    assert len([log for log in logs if message in log["message"]]) <= 2  # the task's, the run's
 
 
 @pytest.mark.slow
@@ -191,6 +210,6 @@ print({name: value.get("default") for name, value in properties.items()})
     assert done.returncode == 0, done.stderr
     assert yaml.safe_load(done.stdout.replace("None", "null").replace("False", "false")) == {
         "config": "quickstart",
-        "overrides": None,
+        "overrides": [],
         "force": False,
     }

@@ -24,7 +24,8 @@ START = round(psutil.Process().create_time())
         (f"{HOST}:{os.getpid()}:{START - 3600}", True),  # another process has its number now
         (f"{HOST}:{2**22 + 1}:{START}", True),
         (f"elsewhere:{2**22 + 1}:{START}", False),  # cannot be seen from here
-        (f"{HOST}:{2**22 + 1}", False),  # a worker's record, not ours
+        (f"{HOST}:{2**22 + 1}", True),  # as a worker writes it
+        (f"{HOST}:{os.getpid()}", True),  # born a day after the run that the worker started
         ("container-id", False),
     ],
 )

@@ -23,11 +23,16 @@ from clam_dist.evaluation.labelings import score_labelings
 from clam_dist.evaluation.references import ReferenceCollector
 from clam_dist.evaluation.scores import AssignSums
 from clam_dist.models.clam import ClAM
+from clam_dist.models.factory import build_model, initial_parameters
+from clam_dist.models.metric import initial_metric
 from clam_dist.models.sums import SPACE
 from clam_dist.stages import budget, memory, training_memory
 from clam_dist.stages.budget import AIM, BUFFER_BYTES, MOST_OF_LIMIT
+from clam_dist.stages.forms import form_of
+from clam_dist.stages.live_memory import Live
 from clam_dist.stages.pipeline import open_run, run
-from clam_dist.stages.sizes import MIB, Crowd, Sizes
+from clam_dist.stages.settings import network_settings, shared_settings, sweep
+from clam_dist.stages.sizes import MIB, Crowd, Form, Sizes
 from clam_dist.stages.sizing import TEXT_BYTES, sizes_of, stored_bytes
 from clam_dist.train.members import Member
 from clam_dist.train.population import build_group
@@ -108,6 +113,99 @@ def test_kernels_scratch_is_what_is_projected(members, k, width, steps, rows, mi
     projected = training_memory.workspace(sizes, crowd)
     # With missing values complete rows take other scratch than incomplete ones, some of it shared.
     assert (0.3 if missing else 0.6) * projected <= taken <= 1.1 * projected + 2 * MIB * missing
+
+
+@pytest.mark.parametrize("missing", [False, True])
+@pytest.mark.parametrize(
+    ("objective", "metric", "loss"),
+    [
+        ("unmasked", "full", "squared"),
+        ("unmasked", "diagonal", "squared"),
+        ("unmasked", "none", "huber"),
+        ("noise", "none", "squared"),
+        ("masked", "diagonal", "squared"),
+    ],
+)
+@pytest.mark.parametrize(("members", "k", "width", "rows"), [(16, 9, 14, 2048), (4, 9, 128, 2048)])
+def test_scratch_of_kernels_in_the_rows_space(
+    members, k, width, rows, objective, metric, loss, missing
+):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(rows, width, generator=generator)
+    observed = torch.rand(rows, width, generator=generator) > 0.1 if missing else None
+    model = ClAM(k, 10, objective=objective, metric=metric, loss=loss)
+    parameters = {"prototypes": torch.randn(members, k, width, generator=generator)}
+    if metric != "none":
+        parameters["metric"] = initial_metric(metric, members, width)
+    SPACE._buffers.clear()
+    with Live() as live:
+        model.gradient_sums(parameters, torch.ones(members), x, None, observed, (0,))
+    SPACE._buffers.clear()
+    numbers = sum(value[0].numel() for value in parameters.values())
+    hidden = max(1, round(0.15 * width)) if objective == "masked" else 0
+    crowd = Crowd(members, k, 10, hidden)
+    form = Form(own_kernels=False, metric=numbers - k * width)
+    sizes = replace(SIZES, width=width, missing=missing, batch_rows=rows, form=form)
+    parts = training_memory._steps(sizes, [crowd], 1)
+    projected = parts["kernel workspaces"]
+    # Rows with the noise on them, and what is seen as numbers, are held by the step.
+    assert 0.4 * projected <= live.most <= 1.15 * projected + 12 * x.nbytes
+
+
+def to_its_end(steps) -> None:
+    """Exchange sums with nobody."""
+    total = next(steps)
+    while True:
+        try:
+            total = steps.send(total.clone())
+        except StopIteration:
+            return
+
+
+def deep(kind: str, **network):
+    config = config_from_dict(
+        {
+            "source": {"uri": "x"},
+            "model": {"kind": kind, "n_clusters": 5, "network": network},
+            "train": {"restarts": 3},
+        }
+    )
+    members = sweep(config.model, config.train, {5: 1.0})
+    return config, members
+
+
+@pytest.mark.parametrize("missing", [False, True])
+@pytest.mark.parametrize("kind", ["dclam", "tdcm"])
+def test_a_networks_pass_is_walked_as_it_will_be(kind, missing):
+    """On the meta device as on the processor, byte by byte."""
+    config, members = deep(kind, hidden=[32, 16])
+    form = form_of(config, members, 12, [5], 1500, missing)
+    settings = shared_settings(config.model, config.train) | {"mask_value": [0.0] * 12, "seed": 0}
+    settings |= network_settings(config.model, config.train, 12, [5])
+    network = initial_parameters(settings, [member.to_json() for member in members[:1]], None)
+    model = build_model(settings, members[0].to_json())
+    x = torch.randn(1500, 12, generator=torch.Generator().manual_seed(0))
+    observed = torch.ones_like(x, dtype=torch.bool) if missing else None
+    own = {n: value[0] for n, value in network.items() if n != "prototypes"}
+    begun, _ = model.begin(own, x, None, observed, 0)
+    parameters = {name: value[None] for name, value in (own | begun).items()}
+    given = (parameters, torch.ones(1), x, None, observed, (0,))
+    with Live() as live:
+        if kind == "dclam":
+            model.gradient_sums(*given)
+        else:
+            to_its_end(model.gradient_exchange(*given))
+    assert abs(live.most - form.pass_bytes) <= 64  # single numbers are elsewhere
+    numbers = sum(value.numel() for value in own.values())
+    assert form.network == numbers
+    assert form.networks == 3
+    every = sum(value.numel() for value in parameters.values())
+    assert form.network + form.derived + 5 * form.latent == every
+    # A population is at most four arrays of all that; the derived ones have no moments.
+    sizes = replace(SIZES, width=12, form=form)
+    tensors = build_group([members[0]], model, parameters).tensors()
+    taken = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+    assert 12 * every <= taken <= 16 * sizes.numbers([Crowd(1, 5, 10, 0)])
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
@@ -251,6 +349,11 @@ def test_rows_alone_do_not_matter():
         ("assign", {"group_rows": 10**6}),
         ("assign", {"kept_bytes": 4000}),
         ("assign", {"references": None, "query_rows": 10**6}),
+        ("assign", {"form": Form(columns=1000)}),
+        ("assign", {"form": Form(columns=1, reconstructs=True)}),
+        ("train", {"form": Form(metric=10**5, own_kernels=False)}),
+        ("train", {"form": Form(latent=9, network=10**6, networks=4)}),
+        ("train", {"form": Form(latent=9, network=10**3, networks=4, pass_bytes=100 * MIB)}),
     ],
 )
 def test_what_makes_a_stage_larger(stage, changes):
@@ -339,6 +442,21 @@ def test_a_population_that_cannot_fit_names_itself(tmp_path, data):
     config = config.model_copy(update={"model": model, "train": train})
     with pytest.raises(ConfigError, match=r"512 candidates, up to 4000 clusters, 6 features"):
         run(config)
+
+
+@pytest.mark.parametrize("kind", ["dclam", "tdcm"])
+def test_a_network_that_cannot_fit_is_refused_before_any_work(tmp_path, data, kind):
+    config = settings(tmp_path / "out", data, memory_limit="1GiB")
+    given = {"kind": kind, "n_clusters": 3, "network": {"kind": "dense", "hidden": [4096, 4096]}}
+    model = config_from_dict({"source": {"uri": str(data)}, "model": given}).model
+    config = config.model_copy(update={"model": model})
+    with pytest.raises(ConfigError) as refused:
+        run(config)
+    message = str(refused.value)
+    assert "networks of 33" in message
+    assert "may use 1.0 GiB" in message
+    assert "or ask for a smaller network (model.network)" in message
+    assert not list((tmp_path / "out").rglob("*.json"))
 
 
 def test_buffers_shrink_to_fit_and_labels_stay(tmp_path, data):
@@ -433,7 +551,9 @@ def test_workers_of_someone_else_are_held_to_their_own_limit(monkeypatch, tmp_pa
 @pytest.mark.exhaustive
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(not os.path.exists("/proc/self/clear_refs"), reason="needs Linux's /proc")
-@pytest.mark.parametrize("case", ["300000x14", "150000x128"])
+@pytest.mark.parametrize(
+    "case", ["300000x14", "150000x128", "dclam:100000x64", "tdcm:100000x64", "kmeans:300000x14"]
+)
 def test_workers_hold_what_was_projected(case, tmp_path):
     script = Path(__file__).parents[1] / "bench" / "memory.py"
     command = [sys.executable, str(script), "--case", case, "--json", "--folder", str(tmp_path)]

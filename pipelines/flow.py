@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 from pydantic import Field
 
@@ -25,14 +25,11 @@ if TYPE_CHECKING:
     from clam_dist.config import Config
 
 ConfigName = Annotated[
-    str,
-    Field(min_length=1, title="Config", examples=["/srv/clam-dist/night.yaml", "quickstart"]),
+    str, Field(min_length=1, examples=["/srv/clam-dist/night.yaml", "quickstart"])
 ]
 Override = Annotated[
     str, Field(pattern=r"^[A-Za-z_]\w*(\.\w+)*\s*=", examples=["model.n_clusters=12"])
 ]
-Overrides = Annotated[list[Override], Field(title="Overrides")]
-Force = Annotated[bool, Field(title="Force")]
 
 _NO_OVERRIDES: list[str] = []  # a list for Prefect's form, which shows None as a second kind
 
@@ -41,14 +38,19 @@ _NO_OVERRIDES: list[str] = []  # a list for Prefect's form, which shows None as 
 def flow() -> Flow[..., Any]:
     """The flow itself; made once in a process."""
     from prefect import flow as make_flow
+    from prefect.states import State
 
+    # One name that it cannot resolve, and Prefect's form would know no type at all.
+    _cluster.__annotations__ = get_type_hints(
+        _cluster, localns={"State": State}, include_extras=True
+    )
     return make_flow(name="cluster", flow_run_name=_run_name, persist_result=False)(_cluster)
 
 
 def _cluster(
     config: ConfigName = "quickstart",
-    overrides: Overrides = _NO_OVERRIDES,
-    force: Force = False,
+    overrides: list[Override] = _NO_OVERRIDES,
+    force: bool = False,
 ) -> State:
     """Label every row of a table with its cluster.
 

@@ -77,7 +77,6 @@ def serve(
             " end with ctrl-C"
         )
         _run(deployment)
-    _say("stopped; its schedule is as it was, and runs when this is started again")
 
 
 def cron_schedule(cron: str, timezone: str | None) -> CronSchedule:
@@ -169,7 +168,7 @@ def deployment_of(
 
 
 def _run(deployment: RunnerDeployment) -> None:
-    """Start runs as they are due, until ctrl-C or SIGTERM."""
+    """Start runs as they are due, until ctrl-C or SIGTERM, which are raised at the end."""
     import asyncio
     import signal
 
@@ -178,6 +177,7 @@ def _run(deployment: RunnerDeployment) -> None:
     from clam_dist.cli_errors import Terminated
 
     async def run() -> None:
+        # The deployment's limit holds, under which the second waits in the pages for all to see.
         runner = Runner(name="clam-dist-serve", limit=None, pause_on_shutdown=False)
         await runner.aadd_deployment(deployment)
         await runner.start()
@@ -185,10 +185,9 @@ def _run(deployment: RunnerDeployment) -> None:
     before = signal.getsignal(signal.SIGTERM)
     try:
         asyncio.run(run())
-    except (KeyboardInterrupt, Terminated):
-        pass
     finally:
         signal.signal(signal.SIGTERM, before)
+    raise Terminated  # the runner returns of itself at SIGTERM alone
 
 
 def _mark_stale() -> None:

@@ -59,9 +59,8 @@ def prefect_session(say: Callable[[str], None], schedules: bool = False) -> Iter
         _check_api(say)
         took = f"{time.monotonic() - began:.1f} s"
         if own is not None:
-            say(
-                f"Prefect started in {took}: {own.address} (until this {'process' if schedules else 'run'} ends)"
-            )
+            whom = "process" if schedules else "run"
+            say(f"Prefect started in {took}: {own.address} (until this {whom} ends)")
         else:
             say(f"Prefect ready in {took}: {api_url}")
         yield

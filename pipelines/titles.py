@@ -30,10 +30,8 @@ def demo_title(demo: DemoData, config: Config) -> str:
 
 
 def done_message(seconds: float, rows: int | None) -> str:
-    """How long a stage took, and for how many rows of the source where they are known."""
-    if not rows:
-        return f"{seconds:.1f} s"
-    return f"{seconds:.1f} s, {rows:,} rows ({rows / max(seconds, 1e-3):,.0f} rows/s)"
+    """How long a stage took, and for a source of how many rows where that is known."""
+    return f"{seconds:.1f} s" + (f", {rows:,} rows" if rows else "")
 
 
 def shown(uri: str) -> str:

@@ -16,6 +16,7 @@ import numpy as np
 
 from clam_dist.data.batches import BatchPlan
 from clam_dist.data.cursor import ALIGNED_ROWS, RowBuffer, ShardCursor
+from clam_dist.data.domains import shards_by_domain
 from clam_dist.data.npy import OpenNpyFiles
 from clam_dist.data.shards import ShardFile
 
@@ -35,7 +36,8 @@ class ShardReader:
     folder : str
         Holds the shards.
     files : sequence of ShardFile
-        Every shard, other ranks' included, in order: its place decides its lane.
+        Every shard, other ranks' included, in order: its place decides its lane. Where they have
+        ``domain_rows``, each step's rows are of one domain.
     width : int
         d.
     lanes : int
@@ -73,7 +75,8 @@ class ShardReader:
         weighted: bool = False,
         buffer_bytes: int = 64 * 2**20,
     ) -> None:
-        self._plan = BatchPlan([f.rows for f in files], lanes, batch_rows, seed)
+        files, domains = shards_by_domain(files, lanes)
+        self._plan = BatchPlan([f.rows for f in files], lanes, batch_rows, seed, domains)
         self._lanes = [(lane, self._plan.shards_of(lane)) for lane in sorted(owned)]
         shards = [self._plan.shards_of(lane) for lane in sorted(owned)]
         self._shards = np.concatenate([np.empty(0, np.int64), *shards])
@@ -223,4 +226,4 @@ def _window_rows(plan: BatchPlan, shards: np.ndarray, spare: int, row_bytes: int
         _WINDOW_BYTES // row_bytes,
         int(plan.rows[shards].max()),
     )
-    return rows if rows * plan.steps >= 2 * plan.rows[shards].mean() else 0
+    return rows if rows >= 2 * plan.rows_a_step(shards).mean() else 0

@@ -153,9 +153,7 @@ def merge_samples(
     return merged
 
 
-def _merge(
-    folder: str, name: str, parts: Sequence[Candidates], m: int, domains: int
-) -> SampleFile:
+def _merge(folder: str, name: str, parts: Sequence[Candidates], m: int, domains: int) -> SampleFile:
     """Choose by hash first, then fetch the chosen rows task by task: one sample in memory."""
     if not parts:
         raise DataError(

@@ -44,8 +44,8 @@ def select_features(
     ----------
     features : sequence of str, optional
         Columns to use, in this order. None: every numeric, boolean, category or embedding column
-        that is not excluded, kept, label, weight or domain, in the source's order; the columns of hive
-        folders, which say where a row is stored, and a stored pandas index are left out too.
+        that is not excluded, kept, label, weight or domain, in the source's order; the columns of
+        hive folders, which say where a row is stored, and a stored pandas index are left out too.
     exclude, keep, label, weight, domain
         As in the config's ``source`` section.
 

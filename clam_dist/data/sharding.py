@@ -52,8 +52,8 @@ def write_shards(
     """Write one task's shards; running it twice writes the same files.
 
     Holds one shard, one batch of the source and the task's candidates at a time. Rows are
-    shuffled within a shard by ``(seed, shard)``, then sorted by domain where they have one. A row without any value is left out, for nothing
-    can be learned from it.
+    shuffled within a shard by ``(seed, shard)``, and then sorted by domain where they have one. A
+    row without any value is left out, for nothing can be learned from it.
 
     Parameters
     ----------

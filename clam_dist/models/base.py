@@ -159,6 +159,17 @@ class Equations(ABC):
         """The :attr:`derived` parameters of all members, from a sample of rows."""
         return {}
 
+    def starting(self, network: Parameters, start: Tensor) -> dict[str, Tensor]:
+        """All parameters of members: their networks', and what this model has beside them.
+
+        Parameters
+        ----------
+        network : mapping of str to Tensor (P,...)
+        start : Tensor (P,k,m)
+            Where prototypes start.
+        """
+        return {**network, "prototypes": start}
+
     def begin(
         self,
         network: Parameters,

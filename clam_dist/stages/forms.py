@@ -17,7 +17,6 @@ from clam_dist.models.autoencoders import build_network
 from clam_dist.models.base import Equations
 from clam_dist.models.factory import MODELS, build_model
 from clam_dist.models.latents import BLOCK_ROWS
-from clam_dist.models.tdcm import TDCM
 from clam_dist.stages.live_memory import like, peak_bytes
 from clam_dist.stages.settings import network_settings, shared_settings
 from clam_dist.stages.sizes import PLAIN, Form
@@ -125,9 +124,7 @@ def _parameters(
 ) -> dict[str, Tensor]:
     """All of one member's, with a leading axis of 1."""
     start = next(iter(network.values())).new_zeros((1, k, latent))
-    if isinstance(model, TDCM):
-        return model.starting(network, start)
-    return network | {"prototypes": start}
+    return model.starting(network, start)
 
 
 def _step(

@@ -338,7 +338,6 @@ def the_form_refuses(site: Site) -> None:
         {"overrides": ["no equals sign"]},
         {"config": ""},
         {"force": "maybe"},
-        {"confg": "night.yaml"},
     ]
     for body in wrong:
         try:

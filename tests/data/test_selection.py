@@ -51,6 +51,12 @@ def test_label_and_weight_are_no_features(source):
     assert schema.columns == ("id", "tall", "colour", "vector", "pixels")
 
 
+@pytest.mark.parametrize("domain", ["name", "tall", "part"])
+def test_the_domain_is_no_feature_but_may_be_kept_or_the_label(source, domain):
+    schema = select_features(source, keep=[domain], label=domain, domain=domain)
+    assert domain not in (*schema.columns, *dict(schema.skipped))
+
+
 def test_named_features_in_their_order_even_if_kept(source):
     schema = select_features(source, features=["tall", "part", "id"], keep=["id"])
     assert schema.columns == ("tall", "part", "id")
@@ -73,6 +79,12 @@ def test_named_features_in_their_order_even_if_kept(source):
             {"features": ["id"], "label": "id"},
             r"source\.features: 'id' is also named in source\.label",
         ),
+        ({"domain": "nam"}, r"source\.domain: no column 'nam'; did you mean 'name'\?"),
+        (
+            {"features": ["id"], "domain": "id"},
+            r"source\.features: 'id' is also named in source\.domain",
+        ),
+        ({"weight": "id", "domain": "id"}, r"source\.domain: 'id' is also source\.weight"),
         ({"features": ["x"], "keep": ["distance"]}, r"(?s)features: no column 'x'.*keep: no col"),
     ],
 )

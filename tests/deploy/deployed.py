@@ -74,8 +74,9 @@ def check_command(words: Sequence[str]) -> None:
     program, *arguments = words
     program = Path(program).name
     if program == "clam-dist":
-        from clam_dist.cli import app
         from typer.main import get_command
+
+        from clam_dist.cli import app
 
         _parse_click(get_command(app), arguments)
     elif program == "clam-dist-flow" or words[:3] == ["python", "-m", "pipelines.cluster"]:

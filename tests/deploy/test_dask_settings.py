@@ -62,8 +62,9 @@ def test_it_says_what_embedded_clusters_are_given():
 
 
 def test_a_silent_worker_is_given_up_by_the_run_first():
-    from clam_dist.launch.pool import Patience
     from dask.utils import parse_timedelta
+
+    from clam_dist.launch.pool import Patience
 
     patience = Patience().silent
     assert parse_timedelta(SETTINGS["distributed"]["scheduler"]["worker-ttl"]) > patience

@@ -5,7 +5,9 @@ from __future__ import annotations
 import fnmatch
 import re
 import shlex
+import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -103,15 +105,12 @@ def last_env() -> str:
 
 def test_its_default_command_exists():
     (command,) = of("CMD")
-    check_command([part for part in re.findall(r'"([^"]+)"', command)])
+    check_command(re.findall(r'"([^"]+)"', command))
 
 
 @pytest.mark.parametrize("extras", ["", "s3"])
-def test_the_list_of_dependencies_is_made_of_the_project_s_own(extras, tmp_path):
+def test_the_list_of_dependencies_is_made_of_the_project_s_own(extras):
     """The build's one line of Python, as it stands there."""
-    import subprocess
-    import tomllib
-
     line = next(value for value in of("RUN") if "tomllib" in value)
     code = re.search(r"python -c '([^']+)'", line)
     assert code is not None

@@ -1,4 +1,4 @@
-"""Every file of deploy/: read by a linter of its kind, free of secrets, and told of in its README."""
+"""Every file of deploy/: read by a linter of its kind, without secrets, told of in its README."""
 
 from __future__ import annotations
 

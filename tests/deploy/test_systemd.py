@@ -6,6 +6,7 @@ import configparser
 import re
 import shlex
 import sys
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,7 @@ def test_its_command_exists():
 def test_its_schedule_is_a_cron_expression():
     from cronsim import CronSim
 
-    CronSim(environment()["CRON"], __import__("datetime").datetime(2026, 1, 1))
+    CronSim(environment()["CRON"], datetime(2026, 1, 1))
 
 
 def test_its_variables_are_read_by_someone():

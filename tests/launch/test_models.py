@@ -95,7 +95,14 @@ def worker_processes() -> list[psutil.Process]:
     return [child for child in family if "spawn_main" in " ".join(child.cmdline())]
 
 
-@pytest.mark.parametrize("name", MODELS)
+IN_CI = ("metric", "tdcm")
+"""The others take as long again and are run by hand."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[] if n in IN_CI else [pytest.mark.exhaustive]) for n in MODELS],
+)
 def test_one_two_and_three_workers_give_the_same_bits(
     tmp_path: Path, data: Path, name: str
 ) -> None:
@@ -110,6 +117,7 @@ def test_one_two_and_three_workers_give_the_same_bits(
             assert torch.equal(value, runs[workers][0][parameter]), (workers, parameter)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["dclam", "tdcm"])
 def test_a_worker_killed_in_training_changes_nothing(tmp_path: Path, data: Path, name: str) -> None:
     undisturbed, _ = train(tmp_path / "whole", data, name, 2, epochs=40)

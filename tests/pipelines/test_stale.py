@@ -35,6 +35,8 @@ def test_a_run_is_gone_with_its_process(recorded: str, gone: bool) -> None:
 
 def test_this_process_is_not_gone() -> None:
     assert not is_gone(this_process(), NOW, NOW)
+    now = datetime.now(UTC)
+    assert not is_gone(this_process().rpartition(":")[0], now, now)
 
 
 def test_a_process_that_nobody_waited_for_is_gone() -> None:

@@ -219,9 +219,7 @@ def opened(policy: str, component: str | None = None) -> set[tuple[int, int]]:
 @pytest.mark.parametrize("kind", ["cpu", "gpu"])
 def test_the_ports_that_are_opened_are_those_that_are_used(kind):
     (scheduler,) = CLUSTERS[kind]["scheduler"]["spec"]["containers"]
-    listening = {
-        int(n) for n in re.findall(r":(\d+)|=(\d+)", " ".join(scheduler["args"])) for n in n if n
-    }
+    listening = {int(n) for n in re.findall(r"[:=](\d+)\b", " ".join(scheduler["args"]))}
     assert {(port, port) for port in listening} == opened("to-dask-scheduler")
     (worker,) = CLUSTERS[kind]["worker"]["spec"]["containers"]
     arguments = " ".join(worker["args"])

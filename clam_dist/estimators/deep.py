@@ -107,8 +107,8 @@ class DClAM(Deep):
         Number of clusters ``k``. Of several, or of 2 to 20 for 'auto', the fewest within one
         standard error of the greatest silhouette.
     network : {'dense', 'convolutional', 'residual', 'transformer'} or dict, default='dense'
-        The autoencoder; a dict has its ``kind`` and its sizes, ``{'kind': 'dense', 'hidden':
-        [500, 500, 2000]}``, or names a function of yours, ``{'kind': 'module', 'factory':
+        The autoencoder; a dict has its ``kind`` and its sizes, ``{'kind': 'dense', 'hidden': [256,
+        64]}``, or names a function of yours, ``{'kind': 'module', 'factory':
         'package.module:function'}``.
     image_shape : (int, int, int), optional
         Channels, height and width of a row that is an image; convolutional and residual networks

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -68,7 +68,7 @@ def site(tmp_path: Path) -> Path:
     for name, text in commands.items():
         program(tmp_path / "slurm" / name, text)
     for name in ("dask", "clam-dist", "clam-dist-flow"):
-        note(tmp_path, name, seconds=60 if name == "dask" else 0)
+        note(tmp_path, name, seconds=60 if name == "dask" else 2)
     (tmp_path / "venv/bin/python").symlink_to(sys.executable)
     (tmp_path / "night.yaml").write_text("name: night\n")
     return tmp_path
@@ -100,7 +100,7 @@ def job(site: Path, *arguments: str, **more: str) -> subprocess.Popen[str]:
         "SLURM_CPUS_PER_TASK": "1",
         **more,
     }
-    return subprocess.Popen(
+    process = subprocess.Popen(
         ["bash", SCRIPT, *arguments],
         cwd=site,
         env=environment,
@@ -109,6 +109,22 @@ def job(site: Path, *arguments: str, **more: str) -> subprocess.Popen[str]:
         text=True,
         start_new_session=True,
     )
+    STARTED.append(process)
+    return process
+
+
+STARTED: list[subprocess.Popen[str]] = []
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left() -> Iterator[None]:
+    """Whatever a test that failed has left running is ended with it."""
+    yield
+    while STARTED:
+        process = STARTED.pop()
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
 
 
 def ends(process: subprocess.Popen[str], seconds: float = 60) -> tuple[int, str]:
@@ -230,6 +246,7 @@ def test_time_for_the_end_is_asked_for():
     assert {"--requeue", "--open-mode=append"} <= set(options)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_run_on_the_workers_that_it_starts(site):
     """Real Dask and a real run; only Slurm is played."""

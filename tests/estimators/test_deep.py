@@ -154,7 +154,7 @@ def test_scalings(make: Make, blobs: tuple[np.ndarray, np.ndarray], scaling: str
 
 def test_a_stream(make: Make, blobs: tuple[np.ndarray, np.ndarray]) -> None:
     x, truth = blobs
-    model = make().partial_fit(x[:80])
+    model = make(pretrain_epochs=60, epochs=40).partial_fit(x[:80])
     before = {name: value.copy() for name, value in model._trained.parameters.items()}
     model.partial_fit(x[80:160]).partial_fit(x[160:])
     after = model._trained.parameters

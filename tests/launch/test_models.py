@@ -95,8 +95,8 @@ def worker_processes() -> list[psutil.Process]:
     return [child for child in family if "spawn_main" in " ".join(child.cmdline())]
 
 
-IN_CI = ("metric", "tdcm")
-"""The others take as long again and are run by hand."""
+IN_CI = ("metric",)
+"""The others take minutes and are run by hand."""
 
 
 @pytest.mark.parametrize(

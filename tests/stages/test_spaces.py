@@ -151,6 +151,10 @@ class Flat(ClAM):
         """The image of what is seen."""
         return x @ self.map, None
 
+    def placed(self, parameters: Parameters) -> Tensor:
+        """The images of the prototypes."""
+        return parameters["prototypes"] @ self.map
+
     def recursed(
         self, parameters: Parameters, beta: float, x: Tensor, observed: Tensor | None
     ) -> Tensor:

@@ -148,6 +148,16 @@ def test_a_wrong_value_is_named_with_its_remedy(override, expected):
 
 def test_both_features_and_another_role_is_an_error():
     assert "'a' is also in source.features" in message("source.features=[a, b]", "source.label=a")
+    said = message("source.features=[a, b]", "source.domain=b")
+    assert "source.domain (set by --set): 'b' is also in source.features" in said
+    said = message("source.weight=a", "source.domain=a")
+    assert "source.domain (set by --set): 'a' is also source.weight" in said
+
+
+def test_the_domain_may_be_kept_and_be_the_label_too():
+    assert load().source.domain is None
+    config = load("source.keep=[site]", "source.label=site", "source.domain=site")
+    assert config.source.domain == "site"
 
 
 def test_all_problems_are_reported_at_once_with_where_they_came_from(tmp_path):
@@ -239,6 +249,7 @@ def test_what_changes_no_result_enters_no_digest(override):
         ("source.keep=a", {"profile", "assign"}),
         ("source.label=a", {"profile", "assign"}),
         ("source.weight=a", {"profile", "shards"}),
+        ("source.domain=a", {"profile", "shards"}),
         ("prepare.scaling=minmax", {"shards"}),
         ("model.n_clusters=4", {"train"}),
         ("train.restarts=1", {"train"}),

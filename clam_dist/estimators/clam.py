@@ -244,13 +244,19 @@ class ClAM(Clusterer):
             that training has seen. A row without any value gets the training rows' mean; a feature
             without any value in training stays nan.
 
+        Raises
+        ------
+        ValueError
+            On the sphere, and under a learned metric.
+
         Notes
         -----
-        Not on the sphere, nor under a learned metric. What fills best is not what clusters best:
-        the silhouette chooses few and sharp clusters. ``select="loss"`` with some 20 to 80 clusters
-        comes near nearest-neighbour imputation (``tests/bench/complete.py``).
+        What fills best is not what clusters best: the silhouette chooses few and sharp clusters.
+        ``select="loss"`` with some 20 to 80 clusters comes near nearest-neighbour imputation
+        (``tests/bench/complete.py``).
         """
         rows = self._fitted(X)
+        self._trained.check_complete()
         found = rows.map_cells(self._trained.complete, rows.width, rows.values.dtype)
         return rows.wrap_cells(found)
 

@@ -14,7 +14,6 @@ import torch
 
 from clam_dist.assign import Recursive, label_rows
 from clam_dist.data.statistics import Scaling, Statistics
-from clam_dist.errors import ConfigError
 from clam_dist.evaluation.scores import AssignSums
 from clam_dist.loaded import Graded
 from clam_dist.models.base import Equations, Parameters
@@ -190,6 +189,21 @@ class Trained:
 
         return self._map(x, of, (self.n_clusters,), dtype)
 
+    def check_complete(self) -> None:
+        """Make sure that the dynamics are those that fill missing values.
+
+        Raises
+        ------
+        ValueError
+            They are not.
+        """
+        model = self.model()
+        if not isinstance(model, ClAM) or (model.geometry, model.metric) != ("euclidean", "none"):
+            raise ValueError(
+                "complete: only a Euclidean ClAM without a learned metric recalls missing values; "
+                "fit one with geometry='euclidean' and metric='none'"
+            )
+
     def complete(self, x: np.ndarray) -> np.ndarray:
         """Rows with missing values filled, in original units; the others bit for bit."""
         if not np.issubdtype(x.dtype, np.floating):
@@ -201,11 +215,7 @@ class Trained:
         if not missing.any():
             return x
         model = self.model()
-        if not isinstance(model, ClAM) or (model.geometry, model.metric) != ("euclidean", "none"):
-            raise ConfigError(
-                "complete: only a Euclidean ClAM without a learned metric recalls missing values; "
-                "fit one with geometry='euclidean' and metric='none'"
-            )
+        assert isinstance(model, ClAM)
         rows, observed = to_tensors(self.scale(x), device=self.device)
         if observed is None:  # pragma: no cover - scaling neither adds nor removes a value
             return x

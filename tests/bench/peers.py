@@ -256,6 +256,9 @@ def look(pid: int, uses: dict[int, Use]) -> None:
         return
     for process in family:
         try:
+            # Between fork and exec a child shows its parent's memory, the JVM's for instance.
+            if process.pid != pid and process.cmdline() == psutil.Process(process.ppid()).cmdline():
+                continue
             text = Path(f"/proc/{process.pid}/status").read_text(encoding="utf-8")
             peak = re.search(r"^VmHWM:\s+(\d+) kB$", text, re.MULTILINE)
             times = process.cpu_times()

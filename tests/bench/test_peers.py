@@ -45,6 +45,21 @@ def test_memory_and_processor_seconds_are_of_the_process_and_its_children(
     assert row["seconds"] > 0.4
 
 
+def test_a_copy_that_runs_no_program_yet_is_not_counted_again(
+    peers: ModuleType, tmp_path: Path
+) -> None:
+    script = (
+        "import os, time\n"
+        f"held = bytearray({60 * 2**20}); held[::4096] = b'x' * len(held[::4096])\n"
+        "child = os.fork()\n"
+        "time.sleep(0.5)\n"
+        "if child: os.waitpid(child, 0)\n"
+    )
+    row = peers.watched([sys.executable, "-c", script], tmp_path)
+    assert row["exit"] == 0
+    assert 60 * 2**20 < row["peak_bytes"] < 100 * 2**20
+
+
 def test_parts_sum_to_the_total(peers: ModuleType) -> None:
     steps = {"import": 1.0, "read": 2.0, "scale": 3.0, "fit": 4.0, "silhouette": 5.0, "write": 6.0}
     parts = peers.in_parts("KMeans", steps, 22.5)

@@ -6,6 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from clam_dist.data.domains import Domains
 from clam_dist.data.features import encode
 from clam_dist.data.parquet import open_parquet
 from clam_dist.data.profile import Profile, merge_profiles, profile_fragment
@@ -169,3 +170,24 @@ def test_infinities_stop_the_pass(tmp_path):
     source = write(tmp_path, pa.table({"x": [0.0] * 40 + [np.inf]}))
     with pytest.raises(DataError, match=r"file '0\.parquet', row group 1, row 10: column 'x' is"):
         profile(source)
+
+
+def test_domains_are_counted_the_same_for_any_cut(tmp_path):
+    first, second = table(90), table(40, seed=1)
+    sites = np.random.default_rng(2).choice(["b", "a", "c"], 130)
+    source = write(
+        tmp_path,
+        first.append_column("site", pa.array(sites[:90], mask=np.arange(90) < 7)),
+        second.append_column("site", pa.array(sites[90:])),
+    )
+    schema = resolve_widths(source, select_features(source, domain="site"))
+    counts = [int((sites[7:] == site).sum()) for site in "abc"]
+    for max_rows in (1, 40, 1000):
+        parts = [
+            profile_fragment(source, schema, f, domain_column="site")
+            for f in plan_fragments(source, max_rows)
+        ]
+        found = merge_profiles(schema, parts)
+        assert found.domains == Domains("site", ("a", "b", "c", None), (*counts, 7))
+        assert any("missing in 7 of 130 rows" in warning for warning in found.warnings())
+        assert Profile.from_json(json.loads(json.dumps(found.to_json()))).domains == found.domains

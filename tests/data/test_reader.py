@@ -6,6 +6,7 @@ import os
 import threading
 import tracemalloc
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -252,3 +253,38 @@ def test_a_lanes_rows_begin_at_a_cache_line_whatever_else_is_read(tmp_path: Path
     with reader:
         for _, batches in reader.epoch(0):
             assert all(x.ctypes.data % 64 == 0 for _, x, _ in batches)
+
+
+@pytest.mark.parametrize("owners", [[[0, 1, 2, 3, 4]], [[0, 3], [1, 2, 4]]])
+def test_batches_of_one_domain_for_any_owner_and_from_any_step(
+    tmp_path: Path, owners: list[list[int]]
+) -> None:
+    counts = [(30, 0, 40), (0, 0, 90), (7, 1, 2), (60, 0, 0)]
+    files, _, _ = make_shards(tmp_path, [sum(c) for c in counts])
+    files = [replace(f, domain_rows=c) for f, c in zip(files, counts, strict=True)]
+    domain_of = {
+        (s, row): domain
+        for s, c in enumerate(counts)
+        for row, domain in enumerate(np.repeat(np.arange(3), c))
+    }
+    together: dict[tuple[int, int], np.ndarray] = {}
+    for owned in owners:
+        together |= collect(tmp_path, files, owned, epoch=2)
+    rest = collect(tmp_path, files, range(5), epoch=2, start=3)
+    seen, came = [], []
+    for step in range(7):  # of 97, 1 and 132 rows in batches of 60: 2, 1 and 3 steps, and no more
+        parts = [together[step, lane] for lane in range(5) if (step, lane) in together]
+        if step == 6:
+            assert parts == []
+            continue
+        rows = [(int(s), int(row)) for part in parts for s, row in part[:, :2]]
+        (domain,) = {domain_of[row] for row in rows}
+        came.append(int(domain))
+        seen += rows
+        sizes = [len(part) for part in parts]
+        assert max(sizes) - min(sizes) <= 6 or domain == 1
+        if step >= 3:
+            for lane, part in enumerate(parts):
+                np.testing.assert_array_equal(rest[step, lane], part)
+    assert sorted(seen) == sorted(domain_of)
+    assert sorted(came) == [0, 0, 1, 2, 2, 2]

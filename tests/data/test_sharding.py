@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from clam_dist.data.domains import Domains
 from clam_dist.data.features import Feature, FeatureSchema
 from clam_dist.data.parquet import open_parquet
 from clam_dist.data.samples import SampleFile, merge_samples
@@ -230,6 +231,66 @@ def test_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RunError, match=r"shard-00000\.x\.npy: No space left.*work\.uri"):
         shard(source, tmp_path / "out", 100, {})
     assert list((tmp_path / "out").iterdir()) == []
+
+
+def domains_source(folder: Path) -> tuple[Source, Domains, np.ndarray]:
+    """Rows of three domains in any order, with their codes (n,)."""
+    folder.mkdir()
+    codes = np.random.default_rng(4).choice(3, 407, p=[0.6, 0.3, 0.1])
+    table = table_of(407, holes=0.3).append_column("site", pa.array(np.array([-1, 5, 9])[codes]))
+    pq.write_table(table, folder / "0.parquet", row_group_size=100)
+    domains = Domains("site", (-1, 5, 9), tuple(np.bincount(codes).tolist()))
+    return open_parquet(str(folder)), domains, codes
+
+
+def test_rows_of_a_shard_lie_sorted_by_domain_and_are_shuffled_within(tmp_path: Path) -> None:
+    source, domains, codes = domains_source(tmp_path / "in")
+    results, _ = shard(source, tmp_path / "out", 100, {}, domains=domains)
+    shard(source, tmp_path / "plain", 100, {})
+    x, w = expected(source)
+    for entry in (s for r in results for s in r.shards):
+        stem = entry.path.removesuffix(".x.npy")
+        part, rows, weights = load(tmp_path / "out", stem)
+        np.testing.assert_array_equal(part, x[rows])
+        np.testing.assert_array_equal(weights, w[rows])
+        assert (np.diff(codes[rows]) >= 0).all()
+        assert entry.domain_rows == tuple(np.bincount(codes[rows], minlength=3).tolist())
+        _, shuffled, _ = load(tmp_path / "plain", stem)
+        for domain in range(3):  # in the order that they would have without domains
+            np.testing.assert_array_equal(
+                rows[codes[rows] == domain], shuffled[codes[shuffled] == domain]
+            )
+    files = dict(pair for r in results for pair in r.files)
+    assert files == {p.name: p.stat().st_size for p in (tmp_path / "out").iterdir()}
+
+
+def test_a_sample_to_train_on_is_sorted_by_domain_and_others_are_not(tmp_path: Path) -> None:
+    source, domains, codes = domains_source(tmp_path / "in")
+    options = {"seed": 7, "source": source, "schema": SCHEMA, "scaling": SCALING}
+    wanted = {"sample": 60, "train": 80}
+    merged = {}
+    for name, given in (("out", domains), ("plain", None)):
+        folder = str(tmp_path / name)
+        results = [
+            write_shards(task, folder=folder, samples=wanted, domains=given, **options)
+            for task in plan_shards(source, 100)
+        ]
+        candidates = {kind: [r.candidates[kind] for r in results] for kind in wanted}
+        by_domain = {"train": 3} if given else None
+        merged[name] = merge_samples(folder, candidates, wanted, by_domain)
+    rows = {
+        name: {kind: np.load(tmp_path / name / f"{kind}.rows.npy") for kind in wanted}
+        for name in merged
+    }
+    np.testing.assert_array_equal(rows["out"]["sample"], rows["plain"]["sample"])
+    order = np.argsort(codes[rows["plain"]["train"]], kind="stable")
+    np.testing.assert_array_equal(rows["out"]["train"], rows["plain"]["train"][order])
+    x, _ = expected(source)
+    np.testing.assert_array_equal(np.load(tmp_path / "out/train.x.npy"), x[rows["out"]["train"]])
+    sizes = np.bincount(codes[rows["out"]["train"]], minlength=3)
+    assert merged["out"]["train"].domain_rows == tuple(sizes.tolist())
+    assert merged["out"]["sample"] == merged["plain"]["sample"]
+    assert not list((tmp_path / "out").glob("*domain*"))
 
 
 def test_disk_needed_is_enough_and_not_far_off(tmp_path: Path) -> None:

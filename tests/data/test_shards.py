@@ -121,3 +121,6 @@ def test_disk_needed_by_hand() -> None:
     assert disk_needed(tasks, 3, False, {}) == 200 * 20 + 2 * 2 * 128
     # with weights 8 bytes more and a third file
     assert disk_needed(tasks, 3, True, {}) == 200 * 28 + 2 * 3 * 128
+    one_sample = disk_needed(tasks, 3, False, {"a": 100})
+    # a byte for each of the 100 + 6 * 10 + 64 candidates, and a header for each of two tasks
+    assert disk_needed(tasks, 3, False, {"a": 100}, domains=True) == one_sample + 224 + 2 * 128

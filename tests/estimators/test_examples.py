@@ -8,8 +8,9 @@ import importlib
 import pytest
 
 
-@pytest.mark.parametrize("module", ["clam_dist.estimators.clam", "clam_dist.estimators.deep"])
-def test_examples(module: str) -> None:
-    found = doctest.testmod(importlib.import_module(module), optionflags=doctest.ELLIPSIS)
+@pytest.mark.parametrize("name", ["clam", "deep", "tdcm"])
+def test_examples(name: str) -> None:
+    module = importlib.import_module(f"clam_dist.estimators.{name}")
+    found = doctest.testmod(module, optionflags=doctest.ELLIPSIS)
     assert found.attempted > 0
     assert found.failed == 0

@@ -62,6 +62,7 @@ def test_help_shows_examples(capsys: pytest.CaptureFixture[str]) -> None:
     assert 'clam-dist serve night.yaml --cron "0 3 * * *"' in capsys.readouterr().out
 
 
+@pytest.mark.exhaustive  # it waits for minutes of the clock, which a busy machine misses
 @pytest.mark.slow
 def test_runs_come_when_due_and_a_pause_outlives_a_restart(
     environ: dict[str, str], tmp_path: Path, start_flow: Callable[..., Any]

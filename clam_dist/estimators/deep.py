@@ -5,18 +5,15 @@ Letters: ``n`` rows, ``d`` features, ``m`` numbers of a latent, ``k`` clusters.
 
 from __future__ import annotations
 
-import warnings
 from functools import partial
 from typing import Any, Self
 
 import numpy as np
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted
 
 from clam_dist.estimators.clusterer import Clusterer
 from clam_dist.estimators.latents import silhouette_of_latents
-from clam_dist.train.selection import FAITHFUL
 
 
 class Deep(Clusterer):
@@ -98,8 +95,7 @@ class DClAM(Deep):
     first trained on reconstruction alone, then prototypes begin where k-means puts them among the
     latents. A fit tries four inverse temperatures from each of ``restarts`` networks, and keeps the
     candidate of greatest silhouette among those that use all clusters and whose loss is within a
-    tenth of the pretrained network's; where there is none, a ``ConvergenceWarning`` says so. The
-    parameters have the names and meanings of a run's config.
+    tenth of the pretrained network's. The parameters have the names and meanings of a run's config.
 
     Parameters
     ----------
@@ -264,13 +260,4 @@ class DClAM(Deep):
         parts = self._open(X, reset=False).with_weights(sample_weight)
         seed = int(self._trained.settings["seed"])
         self.silhouette_latents_ = silhouette_of_latents(self._trained, parts, seed)
-        if not self._trained.member["faithful"]:
-            # Chosen all the same, by a silhouette that grows as rows are forgotten.
-            warnings.warn(
-                f"no candidate that uses all clusters came within {FAITHFUL:g} times the loss of "
-                "its pretrained network: the clusters may say little of the rows; raise epochs or "
-                "latent, or give a smaller beta",
-                ConvergenceWarning,
-                stacklevel=3,
-            )
         return self

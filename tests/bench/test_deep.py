@@ -17,9 +17,6 @@ import pytest
 import torch
 from sklearn.metrics import silhouette_score
 
-# Of a few epochs no candidate is faithful.
-pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-
 
 @pytest.fixture
 def deep(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:

@@ -103,6 +103,7 @@ def _run_task(kind: str, name: str, work: Callable[[], State], relay: EventRelay
     """Run ``work`` as one task of the flow; an error of it is raised here as it was there."""
     from prefect import get_run_logger, task
     from prefect.cache_policies import NO_CACHE
+    from prefect.context import TagsContext
 
     from pipelines.progress import task_progress
 
@@ -116,7 +117,10 @@ def _run_task(kind: str, name: str, work: Callable[[], State], relay: EventRelay
     run = task(name=kind, task_run_name=lambda: name, cache_policy=NO_CACHE, persist_result=False)(
         attempt
     )
-    ending = run(return_state=True).result(raise_on_failure=False)
+    # A task takes over the run's tags, and Prefect asks its server for a slot of each before every
+    # task, though none is limited: two seconds after a long one, whose connection has gone (seen).
+    with TagsContext(current_tags=set()):
+        ending = run(return_state=True).result(raise_on_failure=False)
     if isinstance(ending, BaseException):
         raise ending
 

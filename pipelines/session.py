@@ -68,10 +68,14 @@ def prefect_session(say: Callable[[str], None], schedules: bool = False) -> Iter
 
 def _import_meanwhile() -> None:
     """Import what the flow needs, which takes seconds, while our server starts."""
-    import prefect.main  # noqa: F401
+    import prefect.flow_engine
+    import prefect.main
+    import prefect.task_engine  # noqa: F401
 
     from clam_dist import stages
+    from pipelines.flow import flow
 
+    flow()
     _ = stages.open_run  # imported on first use of a name; torch alone takes seconds
 
 

@@ -1,7 +1,9 @@
 """Runs that were killed: Prefect shows them as Running for ever unless someone says otherwise.
 
-A flow started directly, not by a worker, has nobody who watches it. Each of ours records its
-process, and the next start marks those whose process is gone as Crashed.
+A flow started directly has nobody who watches it, and a worker that is killed with its runs can
+say nothing. So each of ours records its process, and the next start on that machine marks those
+whose process is gone as Crashed. The record is a label of the run: what workers themselves write
+down differs from one kind, and one version, to the next (a number alone, `host:pid`, a container).
 """
 
 from __future__ import annotations
@@ -23,8 +25,8 @@ TAG = "clam_dist"
 _UNRECORDED = timedelta(minutes=1)
 """A run has recorded its process well within this time of its creation, or was killed before."""
 
-_STARTED = timedelta(minutes=1)
-"""A worker's process was born before its run began; with this much for clocks that differ."""
+LABEL = "clam_dist.process"
+"""The run's label that holds its process."""
 
 _CLOCK = 60.0
 """Seconds by which a process's start may seem to move when the machine's clock is set."""
@@ -38,7 +40,7 @@ def this_process() -> str:
 
 
 def record_process() -> None:
-    """Write down which process a run is in that no worker started: nobody else does."""
+    """Write down, in the run's labels, which process it is in."""
     from prefect import runtime
     from prefect.client.orchestration import get_client
 
@@ -46,20 +48,16 @@ def record_process() -> None:
     if run_id is None:
         return
     with get_client(sync_client=True) as client:
-        if runtime.deployment.id is None or not client.read_flow_run(run_id).work_pool_name:
-            client.update_flow_run(run_id, infrastructure_pid=this_process())
+        client.update_flow_run_labels(run_id, {LABEL: this_process()})
 
 
-def is_gone(recorded: str | None, created: datetime, now: datetime) -> bool:
-    """Whether the process of a run is known to have ended.
+def is_gone(recorded: str) -> bool:
+    """Whether the process that a run recorded is known to have ended.
 
     Parameters
     ----------
-    recorded : str or None
-        What `this_process` gave in it, or ``host:pid`` as a process worker writes it; None where
-        nothing is recorded.
-    created, now : datetime
-        When the run was made (of ``host:pid``: when it was to start), and now; with time zones.
+    recorded : str
+        What `this_process` gave in it.
 
     Returns
     -------
@@ -68,24 +66,28 @@ def is_gone(recorded: str | None, created: datetime, now: datetime) -> bool:
     """
     import psutil
 
-    if not recorded:
-        return now - created > _UNRECORDED
     host, _, rest = recorded.partition(":")
     numbers = rest.split(":")
-    if host != socket.gethostname() or not 1 <= len(numbers) <= 2:
-        return False
-    if not all(map(str.isdecimal, numbers)):
+    if host != socket.gethostname() or len(numbers) != 2 or not all(map(str.isdecimal, numbers)):
         return False
     try:
         process = psutil.Process(int(numbers[0]))
         if process.status() == psutil.STATUS_ZOMBIE:  # ended, and its parent has not asked how
             return True
-        born = process.create_time()
+        return abs(process.create_time() - int(numbers[1])) > _CLOCK
     except psutil.NoSuchProcess:
         return True
-    if len(numbers) == 2:
-        return abs(born - int(numbers[1])) > _CLOCK
-    return born > created.timestamp() + _STARTED.total_seconds()
+
+
+def is_unrecorded(created: datetime, now: datetime) -> bool:
+    """Whether a run that no worker started is too old to have recorded no process, and live.
+
+    Parameters
+    ----------
+    created, now : datetime
+        When the run was made, and now; with time zones.
+    """
+    return now - created > _UNRECORDED
 
 
 def mark_stale_runs(client: SyncPrefectClient, deployed: bool = False) -> list[str]:
@@ -118,13 +120,11 @@ def mark_stale_runs(client: SyncPrefectClient, deployed: bool = False) -> list[s
 
 
 def _is_run_gone(run: FlowRun, deployed: bool, now: datetime) -> bool:
-    if not deployed:
-        return is_gone(run.infrastructure_pid, run.created or now, now)
-    # A worker records the process a moment after it has started it; what records nothing (or the
-    # name of a container) is for others to judge.
-    if not run.infrastructure_pid:
-        return False
-    return is_gone(run.infrastructure_pid, run.start_time or now, now)
+    recorded = run.labels.get(LABEL)
+    if recorded:
+        return is_gone(str(recorded))
+    # A worker's run that has recorded nothing yet may be waiting for a machine: not ours to judge.
+    return not deployed and is_unrecorded(run.created or now, now)
 
 
 def mark_stale_siblings() -> list[str]:

@@ -63,6 +63,8 @@ def test_quickstart_makes_its_data_and_shows_what_it_does(
         "score the labels in runs/quickstart": "Completed",
         "report to runs/quickstart/report.html": "Completed",
     }
+    # A tag of a task is a slot that Prefect asks its server for, before each.
+    assert [task["tags"] for task in task_runs(ask, run)] == [[]] * 7
     logs = ask("logs/filter", logs={"flow_run_id": {"any_": [run["id"]]}})
     in_tasks = [log["message"] for log in logs if log["task_run_id"]]
     assert any(line.startswith("train: epoch 3 of 3, loss 0.333") for line in in_tasks)

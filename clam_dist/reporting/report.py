@@ -276,6 +276,11 @@ def facts(run: Mapping[str, Any]) -> list[tuple[str, str]]:
     if files:
         total = sum(file["size"] for file in files)
         rows.append(("source files", f"{words.whole(len(files))}, {words.size(total)}"))
+    domains = (run.get("source") or {}).get("domains")
+    if domains:
+        shown = zip(domains["values"], domains["rows"], strict=True)
+        told = ", ".join(f"{_plain(value)} ({words.whole(rows)} rows)" for value, rows in shown)
+        rows.append((f"domains of {domains['column']}", told))
     if run.get("digest"):
         rows.append(("digest", str(run["digest"])[:16]))
     versions = run.get("versions") or {}

@@ -176,6 +176,7 @@ def run_record(context: Context) -> dict[str, Any]:
                 {"name": f.name, "size": f.size, "modified": f.modified, "footer": f.footer}
                 for f in source.files
             ],
+            "domains": context.data("profile")["domains"],
         },
         "memory": context.budget.to_json() if context.budget else None,
         "versions": {"python": sys.version.split()[0], "clam_dist": __version__}

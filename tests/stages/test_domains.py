@@ -113,6 +113,10 @@ def test_batches_of_one_domain_and_the_same_bits_on_two_ranks(
     found = json.loads(text)["data"]["domains"]
     counts = [blobs()["site"].to_pylist().count(site) for site in "abc"]
     assert found == {"column": "site", "values": ["a", "b", "c"], "rows": counts}
+    record = json.loads((folder / "one/run.json").read_text(encoding="utf-8"))
+    assert record["source"]["domains"] == found
+    page = (folder / "one/report.html").read_text(encoding="utf-8")
+    assert f"a ({counts[0]:,} rows), b ({counts[1]:,} rows), c ({counts[2]:,} rows)" in page
 
     monkeypatch.setattr("clam_dist.stages.pipeline.make_executor", lambda *_, **__: TwoRanks(1))
     clam_dist.run(config(folder, "two"))

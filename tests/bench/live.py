@@ -27,7 +27,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
 import yaml
+
+from pipelines.stale import LABEL
 
 ROOT = Path(__file__).parents[2]
 DEPLOYMENT = "cluster/process"
@@ -44,6 +47,7 @@ cluster: {kind: serial}
 output: {uri: runs/live}
 """
 SHORT = ["train.epochs=2", "output.uri=runs/{date}-{time}"]
+TWO_RANKS = ["cluster.kind=local", "cluster.workers=2"]
 
 
 def say(line: str) -> None:
@@ -143,6 +147,11 @@ class Site:
     def is_in(self, run: str, *names: str) -> bool:
         state = self.state(run)
         return state["state_name"] in names or state["state_type"] in names
+
+    def family(self, run: str) -> list[psutil.Process]:
+        """The run's process, as the run recorded it, and all that it started."""
+        process = psutil.Process(int(self.state(run)["labels"][LABEL].split(":")[1]))
+        return [process, *process.children(recursive=True)]
 
     def tasks(self, run: str) -> dict[str, str]:
         """The run's tasks in their order, and the names of their states."""
@@ -261,8 +270,6 @@ def answers(site: Site) -> bool:
 
 def kill_tree(process: subprocess.Popen[bytes], sent: int) -> None:
     """Signal a process and all it started, as a machine that loses its power would."""
-    import psutil
-
     with contextlib.suppress(psutil.NoSuchProcess):
         started = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(sent)
@@ -352,17 +359,21 @@ def the_form_refuses(site: Site) -> None:
 def runs_collide_and_one_is_cancelled(site: Site) -> subprocess.Popen[bytes]:
     """The second waits until the first, cancelled in training, has let go; it takes up the work."""
     worker = site.worker()
-    first, second = site.run(), site.run()
+    first, second = [site.run(parameters=parameters(TWO_RANKS)) for _ in range(2)]
     within(120, lambda: site.is_training(first) or site.is_training(second), "one trains")
     if site.is_training(second):
         first, second = second, first
     within(60, lambda: site.is_in(second, "AwaitingConcurrencySlot"), "the second waits")
     check(site.is_in(first, "RUNNING"), "two runs collide: one runs, one awaits a slot")
     began = time.monotonic()
+    family = site.family(first)
+    check(len(family) > 3, f"its two ranks are processes of their own ({len(family)} in all)")
     state = {"type": "CANCELLING", "name": "Cancelling"}
     site.ask(f"flow_runs/{first}/set_state", state=state)
     within(90, lambda: site.is_in(first, "CANCELLED"), "the first is cancelled")
     check(not frames(site.log(first)), f"cancelled in {time.monotonic() - began:.0f} s, no frames")
+    within(30, lambda: not any(map(is_alive, family)), "its ranks have ended")
+    check(True, f"its processes have ended, {time.monotonic() - began:.0f} s after")
     within(120, lambda: site.is_training(second), "the second trains")
     done = site.tasks(second)
     check(
@@ -395,6 +406,14 @@ def a_worker_is_killed(site: Site, worker: subprocess.Popen[bytes]) -> None:
         kinds == ["markdown clam-dist-live", "progress", "table clam-dist-live-clusters"],
         f"its artifacts: {', '.join(kinds)}",
     )
+
+
+def is_alive(process: psutil.Process) -> bool:
+    """Whether a process runs still, or has a number that another one has now."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def frames(lines: list[str]) -> list[str]:

@@ -36,7 +36,9 @@ def as_error(caught: BaseException) -> ClamDistError:
         return caught
     # Prefect's own signal is known by name: a wrong config is told without importing Prefect.
     if isinstance(caught, Terminated) or type(caught).__name__ == "TerminationSignal":
-        return Interrupted("stopped by SIGTERM; run the same again to go on from here", 15)
+        return Interrupted(
+            "cancelled, or stopped by SIGTERM; run the same again to go on from here", 15
+        )
     if isinstance(caught, KeyboardInterrupt):
         return Interrupted("stopped by ctrl-C; run the same again to go on from here", 2)
     text = "".join(traceback.format_exception(caught))

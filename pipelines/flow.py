@@ -6,6 +6,7 @@ whose manifest holds ends as ``Reused``.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable
 from pathlib import Path
@@ -68,9 +69,21 @@ def _cluster(
         record_process()
         for name in mark_stale_siblings():
             logger.warning("marked an earlier run as crashed, its process is gone: %s", name)
-        return _run_stages(config, overrides, force, EventRelay(logger))
+        with _watched_by_itself():
+            return _run_stages(config, overrides, force, EventRelay(logger))
     except BaseException as caught:
         return ending_state(caught)
+
+
+def _watched_by_itself() -> contextlib.AbstractContextManager[None]:
+    """Cancelled from Prefect's pages, a run without a deployment must notice by itself."""
+    from prefect import runtime
+
+    from pipelines.cancelling import stopped_when_cancelled
+
+    if runtime.flow_run.id is None or runtime.deployment.id is not None:
+        return contextlib.nullcontext()
+    return stopped_when_cancelled(runtime.flow_run.id)
 
 
 def _run_stages(config: str, overrides: list[str], force: bool, relay: EventRelay) -> State:

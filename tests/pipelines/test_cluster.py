@@ -117,10 +117,28 @@ def test_sigterm_is_a_clean_stop(server: EmbeddedServer, ask: Ask, start_flow: S
     assert flow.returncode == 143
     assert "closed" in out
     assert said.splitlines()[-1] == (
-        "clam-dist-flow: stopped by SIGTERM; run the same again to go on from here"
+        "clam-dist-flow: cancelled, or stopped by SIGTERM; run the same again to go on from here"
     )
     run = last_run(ask)
     assert run["state_type"] == "CANCELLED"
+    assert list(task_states(ask, run).values()) == ["Completed", "Completed", "Cancelled"]
+
+
+def test_cancel_in_the_pages_stops_a_run_that_no_worker_watches(
+    server: EmbeddedServer, ask: Ask, start_flow: Start
+) -> None:
+    flow = start_flow("tiny.yaml", script={"sleep": {"train": 60}}, PREFECT_API_URL=server.api_url)
+    wait_for_sleep(flow)
+    run = last_run(ask)
+    cancelling = {"type": "CANCELLING", "name": "Cancelling"}  # as the pages' button does
+    ask(f"flow_runs/{run['id']}/set_state", state=cancelling)
+    out, said = flow.communicate(timeout=30)
+    assert flow.returncode == 143
+    assert "closed" in out
+    assert "Traceback" not in said
+    assert said.splitlines()[-1].startswith("clam-dist-flow: cancelled, or stopped by SIGTERM")
+    run = last_run(ask)
+    assert (run["state_type"], run["state_name"]) == ("CANCELLED", "Cancelled")
     assert list(task_states(ask, run).values()) == ["Completed", "Completed", "Cancelled"]
 
 

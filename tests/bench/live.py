@@ -189,7 +189,12 @@ class Site:
 def deploy(site: Site, cron: str) -> None:
     """Apply deploy/prefect.yaml, with this folder and this cron line for those in the file."""
     text = (ROOT / "deploy" / "prefect.yaml").read_text()
-    for old, new in (("/srv/clam-dist", str(site.folder)), ('"0 3 * * *"', json.dumps(cron))):
+    changes = (
+        ("/var/lib/clam-dist-worker", str(site.folder)),
+        ("/etc/clam-dist/night.yaml", str(site.folder / "night.yaml")),
+        ('"0 3 * * *"', json.dumps(cron)),
+    )
+    for old, new in changes:
         assert old in text, old
         text = text.replace(old, new)
     assert DEPLOYMENT.split("/")[1] in [one["name"] for one in yaml.safe_load(text)["deployments"]]

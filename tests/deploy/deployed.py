@@ -4,6 +4,7 @@ one of them names exists with its options.
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import shutil
@@ -47,6 +48,13 @@ def kubernetes_files() -> list[Path]:
     """Manifests, without kustomizations."""
     files = sorted((DEPLOY / "kubernetes").rglob("*.yaml"))
     return [path for path in files if path.name not in ("kustomization.yaml", "secret.yaml")]
+
+
+def kubernetes_object(kind: str, name: str) -> dict[str, Any]:
+    """The one object of a kind and a name in the manifests."""
+    found = [each for path in kubernetes_files() for each in documents(path)]
+    [one] = [each for each in found if (each["kind"], each["metadata"]["name"]) == (kind, name)]
+    return dict(one)
 
 
 def mappings(node: Any) -> Iterator[Mapping[str, Any]]:
@@ -95,8 +103,16 @@ def check_command(words: Sequence[str]) -> None:
 
         left = [word for word in arguments if word != "--no-prompt"]
         _app.parse_args(left, exit_on_error=False, print_error=False)
+    elif program == "python" and arguments[:1] == ["-m"]:
+        _check_module(*arguments[1:])
     else:
         raise AssertionError(f"{program} is not a program of ours, Dask's or Prefect's: {words}")
+
+
+def _check_module(name: str, *arguments: str) -> None:
+    module = importlib.import_module(name)
+    assert callable(module.main)
+    assert not arguments, f"{name} takes no arguments: {arguments}"
 
 
 def _parse_click(command: Any, arguments: Sequence[str]) -> None:

@@ -81,7 +81,12 @@ def test_without_its_secrets_nothing_starts(secret):
 @pytest.mark.parametrize("name", OURS)
 def test_commands_exist(name):
     command = SERVICES[name]["command"]
-    check_command(shlex.split(command) if isinstance(command, str) else command)
+    if command[0] == "sh":
+        assert command[1] == "-euc"  # each line must succeed
+        for line in command[2].splitlines():
+            check_command(shlex.split(line.removeprefix("exec ")))
+    else:
+        check_command(command)
 
 
 def test_the_demo_table_s_command_exists_and_is_what_the_example_config_reads():
@@ -133,6 +138,21 @@ def test_services_find_one_another():
 def test_who_reads_the_source_has_its_keys():
     for name in ("prefect-worker", "dask-worker", "demo-table"):
         assert "AWS_SECRET_ACCESS_KEY" in SERVICES[name]["environment"]
+
+
+def test_what_a_killed_worker_left_is_marked_before_the_next_takes_runs():
+    """By the host's name, which a new container would otherwise have of its own."""
+    worker = SERVICES["prefect-worker"]
+    assert worker["hostname"] == "prefect-worker"
+    first, last = worker["command"][-1].splitlines()
+    assert first == "python -m pipelines.stale"
+    assert last.startswith("exec ")  # so that SIGTERM arrives at the worker, not at a shell
+
+
+def test_memory_and_logs_are_limited():
+    for name, service in SERVICES.items():
+        assert "mem_limit" in service, name
+        assert service["logging"] == {"driver": "local"}, name
 
 
 def test_the_work_folder_is_shared():

@@ -23,6 +23,7 @@ from deployed import (
     check_variable,
     documents,
     kubernetes_files,
+    kubernetes_object,
     mappings,
     tool,
 )
@@ -44,13 +45,12 @@ def pod_specs() -> Iterator[tuple[str, dict[str, Any]]]:
 
 def containers() -> Iterator[tuple[str, dict[str, Any]]]:
     for name, pod in pod_specs():
-        for container in pod["containers"]:
-            yield name, container
+        for container in all_of(pod):
+            yield f"{name.split('/')[0]}/{container['name']}", container
 
 
-def named(kind: str, name: str) -> dict[str, Any]:
-    (found,) = [e for _, e in OBJECTS if (e["kind"], e["metadata"]["name"]) == (kind, name)]
-    return dict(found)
+def all_of(pod: dict[str, Any]) -> list[dict[str, Any]]:
+    return [*pod.get("initContainers", ()), *pod["containers"]]
 
 
 def as_pod(name: str, spec: dict[str, Any]) -> dict[str, Any]:
@@ -111,7 +111,7 @@ def test_kustomize_builds_it(kind):
     made = list(yaml.safe_load_all(done.stdout))
     assert {each["metadata"].get("namespace", "clam-dist") for each in made} == {"clam-dist"}
     images = re.findall(r"image: (\S+)", done.stdout)
-    expected = {"cpu": "clam-dist:cpu", "gpu": "clam-dist:cuda", "jobs": "-kubernetes"}[kind]
+    expected = {"cpu": "-cpu", "gpu": "-cuda", "jobs": "-kubernetes"}[kind]
     assert images
     assert all(image.endswith(expected) for image in images)
 
@@ -140,7 +140,9 @@ def test_secrets_config_maps_and_claims_are_those_that_are_made():
     for _, pod in pod_specs():
         for volume in pod["volumes"]:
             if "persistentVolumeClaim" in volume:
-                named("PersistentVolumeClaim", volume["persistentVolumeClaim"]["claimName"])
+                kubernetes_object(
+                    "PersistentVolumeClaim", volume["persistentVolumeClaim"]["claimName"]
+                )
             if "configMap" in volume:
                 assert f"create configmap {volume['configMap']['name']}" in readme
 
@@ -148,13 +150,12 @@ def test_secrets_config_maps_and_claims_are_those_that_are_made():
 def test_volumes_that_are_mounted_exist():
     for name, pod in pod_specs():
         volumes = {volume["name"] for volume in pod["volumes"]}
-        for container in pod["containers"]:
-            mounted = {mount["name"] for mount in container["volumeMounts"]}
-            assert mounted == volumes, name
+        mounted = {m["name"] for container in all_of(pod) for m in container["volumeMounts"]}
+        assert mounted == volumes, name
 
 
 def test_workers_and_the_run_share_the_work_folder_in_one_place():
-    claim = named("PersistentVolumeClaim", "clam-dist-work")
+    claim = kubernetes_object("PersistentVolumeClaim", "clam-dist-work")
     assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
     for name, pod in pod_specs():
         paths = {m["name"]: m["mountPath"] for m in pod["containers"][0]["volumeMounts"]}
@@ -172,7 +173,7 @@ def test_pods_are_restricted(name, pod):
     assert rights["runAsNonRoot"] is True
     assert rights["runAsUser"] > 0
     assert rights["seccompProfile"] == {"type": "RuntimeDefault"}
-    for container in pod["containers"]:
+    for container in all_of(pod):
         assert container["securityContext"] == {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,
@@ -210,7 +211,7 @@ def test_gpu_workers_have_a_gpu_each():
 def opened(policy: str, component: str | None = None) -> set[tuple[int, int]]:
     """Ports (first, last) that a policy opens, to pods of a component where one is named."""
     found = set()
-    for rule in named("NetworkPolicy", policy)["spec"]["ingress"]:
+    for rule in kubernetes_object("NetworkPolicy", policy)["spec"]["ingress"]:
         if component is None or component in json.dumps(rule["from"]):
             found |= {(port["port"], port.get("endPort", port["port"])) for port in rule["ports"]}
     return found
@@ -226,7 +227,9 @@ def test_the_ports_that_are_opened_are_those_that_are_used(kind):
     ports = {int(port) for port in re.findall(r"--(?:worker|nanny)-port=(\d+)", arguments)}
     assert len(ports) == 2
     assert opened("to-dask-workers", "scheduler") == {(port, port) for port in ports}
-    driver = named("Deployment", "prefect-worker")["spec"]["template"]["spec"]["containers"][0]
+    driver = kubernetes_object("Deployment", "prefect-worker")["spec"]["template"]["spec"][
+        "containers"
+    ][0]
     environment = {variable["name"]: variable["value"] for variable in driver["env"]}
     store = int(environment["CLAM_DIST_CLUSTER__COLLECTIVE_PORT"])
     expected = {(port, port) for port in (*ports, store)} | {(32768, 60999)}
@@ -245,7 +248,7 @@ def test_the_ephemeral_range_is_linux_s_own():
 
 
 def test_all_else_is_refused():
-    assert named("NetworkPolicy", "nothing-else")["spec"] == {
+    assert kubernetes_object("NetworkPolicy", "nothing-else")["spec"] == {
         "podSelector": {},
         "policyTypes": ["Ingress"],
     }
@@ -260,24 +263,25 @@ def test_policies_and_services_choose_pods_that_the_operator_labels():
         worker = {"dask.org/cluster-name": name, "dask.org/component": "worker"}
         assert CLUSTERS[kind]["scheduler"]["service"]["selector"] == scheduler
         for policy, labels in {"to-dask-scheduler": scheduler, "to-dask-workers": worker}.items():
-            spec = named("NetworkPolicy", policy)["spec"]
+            spec = kubernetes_object("NetworkPolicy", policy)["spec"]
             assert spec["podSelector"]["matchLabels"] == labels
-    driver = named("Deployment", "prefect-worker")["spec"]["template"]["spec"]["containers"][0]
+    driver = kubernetes_object("Deployment", "prefect-worker")["spec"]["template"]["spec"][
+        "containers"
+    ][0]
     address = next(v["value"] for v in driver["env"] if v["name"] == "CLAM_DIST_CLUSTER__ADDRESS")
     assert address == "tcp://clam-dist-scheduler:8786"  # the service that the operator makes
 
 
 def test_network_policy_choose_prefect_workers():
-    chosen = named("NetworkPolicy", "to-prefect-worker")["spec"]["podSelector"]["matchLabels"]
+    chosen = kubernetes_object("NetworkPolicy", "to-prefect-worker")["spec"]["podSelector"][
+        "matchLabels"
+    ]
     for name in ("prefect-worker", "prefect-worker-jobs"):
-        spec = named("Deployment", name)["spec"]
+        spec = kubernetes_object("Deployment", name)["spec"]
         assert chosen.items() <= spec["template"]["metadata"]["labels"].items()
         assert spec["selector"]["matchLabels"] == spec["template"]["metadata"]["labels"]
-
-
-def test_the_jobs_worker_runs_as_the_account_that_has_its_rights():
-    spec = named("Deployment", "prefect-worker-jobs")["spec"]["template"]["spec"]
-    binding = named("RoleBinding", "prefect-worker")
-    assert spec["serviceAccountName"] == binding["subjects"][0]["name"]
-    named("ServiceAccount", binding["subjects"][0]["name"])
-    named("Role", binding["roleRef"]["name"])
+    selectors = [
+        e["spec"]["selector"]["matchLabels"] for _, e in OBJECTS if e["kind"] == "Deployment"
+    ]
+    # One whose selector holds another's would take that one's pods for its own.
+    assert not any(a.items() <= b.items() for a in selectors for b in selectors if a is not b)

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -136,7 +137,7 @@ def ends(process: subprocess.Popen[str], seconds: float = 60) -> tuple[int, str]
     return process.returncode, said
 
 
-def calls(site: Path, kind: str) -> list[dict[str, dict[str, str]]]:
+def calls(site: Path, kind: str) -> list[dict[str, Any]]:
     return [json.loads(path.read_text()) for path in (site / "played").glob(f"{kind}-*.json")]
 
 

@@ -17,6 +17,7 @@ from pipelines.stale import TAG
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "deploy" / "prefect.yaml"
+TEMPLATE = ROOT / "deploy" / "kubernetes" / "jobs" / "base-job-template.json"
 NAMES = ["process", "compose", "docker", "kubernetes"]
 
 
@@ -68,7 +69,6 @@ def test_a_server_takes_each_of_them(
 
     variables = environ | {"PREFECT_API_URL": server.api_url}
     types = {"clam-dist": "process", "clam-dist-docker": "docker"}
-    types["clam-dist-kubernetes"] = "kubernetes"
 
     def prefect(*arguments: str) -> None:
         done = subprocess.run(
@@ -90,6 +90,12 @@ def test_a_server_takes_each_of_them(
             if kind in workers
         ]
         ask("work_pools/", name=pool, type=kind, base_job_template=template)
+    pool = "clam-dist-kubernetes"
+    prefect(
+        *("work-pool", "create", pool, "--type", "kubernetes", "--base-job-template", str(TEMPLATE))
+    )
+    [made] = [one for one in ask("work_pools/filter") if one["name"] == pool]
+    assert made["base_job_template"] == json.loads(TEMPLATE.read_text())
     names = [argument for name in NAMES for argument in ("-n", name)]
     prefect("--no-prompt", "deploy", "--prefect-file", str(FILE), *names)
     found = {one["name"]: one for one in ask("deployments/filter")}

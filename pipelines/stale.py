@@ -8,13 +8,14 @@ down differs from one kind, and one version, to the next (a number alone, `host:
 
 from __future__ import annotations
 
+import argparse
 import os
 import socket
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
     from prefect.client.orchestration import SyncPrefectClient
     from prefect.client.schemas.objects import FlowRun
@@ -90,7 +91,9 @@ def is_unrecorded(created: datetime, now: datetime) -> bool:
     return now - created > _UNRECORDED
 
 
-def mark_stale_runs(client: SyncPrefectClient, deployed: bool = False) -> list[str]:
+def mark_stale_runs(
+    client: SyncPrefectClient, deployed: bool = False, retries: int = 0
+) -> list[str]:
     """Mark unfinished runs of ours whose process is gone as Crashed, and their tasks.
 
     Parameters
@@ -99,11 +102,14 @@ def mark_stale_runs(client: SyncPrefectClient, deployed: bool = False) -> list[s
     deployed : bool
         Of deployments, started by workers or `clam-dist serve` on this machine, rather than those
         started by hand. One that is marked gives back its deployment's concurrency slot.
+    retries : int
+        Deployed runs that were begun at most so many times are put back in their queue, and go on
+        where they were: the same run, so that an output named by its date is the same, too.
 
     Returns
     -------
     list of str
-        The names of the runs marked.
+        The names of the runs marked, with a word on those that are queued again.
     """
     from prefect.client.schemas.filters import FlowRunFilter
 
@@ -115,8 +121,7 @@ def mark_stale_runs(client: SyncPrefectClient, deployed: bool = False) -> list[s
     runs = client.read_flow_runs(flow_run_filter=FlowRunFilter.model_validate(wanted))
     now = datetime.now(UTC)
     gone = [run for run in runs if _is_run_gone(run, deployed, now)]
-    _mark_crashed(client, gone)
-    return [run.name for run in gone]
+    return [_mark(client, run, again=deployed and run.run_count <= retries) for run in gone]
 
 
 def _is_run_gone(run: FlowRun, deployed: bool, now: datetime) -> bool:
@@ -138,33 +143,59 @@ def mark_stale_siblings() -> list[str]:
         return mark_stale_runs(client, deployed=True)
 
 
-def _mark_crashed(client: SyncPrefectClient, runs: Iterable[FlowRun]) -> None:
+def _mark(client: SyncPrefectClient, run: FlowRun, again: bool) -> str:
+    """Mark a run and its tasks as crashed; where it is to go on, put it back in its queue."""
     from prefect.client.schemas.filters import FlowRunFilter, TaskRunFilter
-    from prefect.states import Crashed
+    from prefect.states import AwaitingRetry, Crashed
 
     message = "its process ended without a word; a run with the same config resumes it"
-    for run in runs:
-        unfinished: dict[str, Any] = {"state": {"type": {"any_": ["RUNNING", "PENDING"]}}}
-        for task_run in client.read_task_runs(
-            flow_run_filter=FlowRunFilter.model_validate({"id": {"any_": [run.id]}}),
-            task_run_filter=TaskRunFilter.model_validate(unfinished),
-        ):
-            client.set_task_run_state(task_run.id, Crashed(message=message), force=True)
-        client.set_flow_run_state(run.id, Crashed(message=message), force=True)
+    unfinished: dict[str, Any] = {"state": {"type": {"any_": ["RUNNING", "PENDING"]}}}
+    for task_run in client.read_task_runs(
+        flow_run_filter=FlowRunFilter.model_validate({"id": {"any_": [run.id]}}),
+        task_run_filter=TaskRunFilter.model_validate(unfinished),
+    ):
+        client.set_task_run_state(task_run.id, Crashed(message=message), force=True)
+    client.set_flow_run_state(run.id, Crashed(message=message), force=True)
+    cancelling = run.state is not None and run.state.is_cancelling()
+    if not again or cancelling:
+        return run.name
+    # From Crashed, which gave its slot back; the queue hands it to whichever worker is there.
+    client.set_flow_run_state(run.id, AwaitingRetry(message=message), force=True)
+    return f"{run.name} (queued again)"
 
 
-def main() -> int:
-    """Mark runs of deployments whose process on this machine is gone; for before a worker starts.
+def main(argv: Sequence[str] | None = None) -> int:
+    """Mark runs of deployments whose process on this machine is gone.
+
+    Parameters
+    ----------
+    argv : sequence of str, optional
+        Arguments; default: the process's.
 
     Returns
     -------
     int
         0.
     """
+    parser = argparse.ArgumentParser(
+        prog="python -m pipelines.stale",
+        description="Mark runs of deployments that a killed worker left on this machine as"
+        " crashed, which frees their slots; for before a worker starts, and after it ended.",
+        epilog="example: python -m pipelines.stale --retries 2",
+    )
+    parser.add_argument(
+        "--retries",
+        type=int,
+        default=0,
+        metavar="N",
+        help="put runs that were begun at most N times back in their queue (default: none)",
+    )
+    retries = parser.parse_args(argv).retries
+
     from prefect.client.orchestration import get_client
 
     with get_client(sync_client=True) as client:
-        for name in mark_stale_runs(client, deployed=True):
+        for name in mark_stale_runs(client, deployed=True, retries=retries):
             print(f"marked as crashed, its process is gone: {name}")
     return 0
 

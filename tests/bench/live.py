@@ -170,10 +170,10 @@ class Site:
     def is_training(self, run: str) -> bool:
         return any("epoch" in line and "loss" in line for line in self.log(run))
 
-    def worker(self) -> subprocess.Popen[bytes]:
+    def worker(self, *stale: str) -> subprocess.Popen[bytes]:
         """A worker, after what a killed one left has been marked."""
         marked = subprocess.run(
-            [sys.executable, "-m", "pipelines.stale"],
+            [sys.executable, "-m", "pipelines.stale", *stale],
             env=self.environ,
             cwd=self.folder,
             capture_output=True,
@@ -391,17 +391,24 @@ def runs_collide_and_one_is_cancelled(site: Site) -> subprocess.Popen[bytes]:
 
 
 def a_worker_is_killed(site: Site, worker: subprocess.Popen[bytes]) -> None:
-    """kill -9 of a worker and all it started, in training; the next run ends the work."""
+    """kill -9 of a worker and all it started, in training, twice: another run ends the work, or
+    the same run, put back in its queue."""
     lost = site.run()
     within(120, lambda: site.is_training(lost), "a run trains")
     kill_tree(worker, signal.SIGKILL)
     check(site.is_in(lost, "RUNNING"), "worker and run killed -9; Prefect knows nothing of it yet")
-    site.worker()
+    worker = site.worker()
     check(site.is_in(lost, "CRASHED"), f"the lost run: {site.state(lost)['state']['message']}")
     again = site.run()
+    within(120, lambda: site.is_training(again), "the next run trains")
+    kill_tree(worker, signal.SIGKILL)
+    site.worker("--retries", "1")
+    name = site.state(again)["state_name"]
+    check(name != "Crashed", f"killed -9 once more, with --retries 1: {name}")
     within(400, lambda: site.is_in(again, *ENDED), "the next run ends")
     run = site.state(again)
     check(run["state_type"] == "COMPLETED", f"resumed: {run['state']['message']}")
+    check(run["run_count"] == 2, "it is the same run, begun twice")
     resumed = [line for line in site.log(again) if "resum" in line or "checkpoint" in line]
     say(f"     tasks {site.tasks(again)}; {resumed[:1] or 'no line of a checkpoint'}")
     check(site.tasks(again).get("profile") == "Reused", "with what the lost run had done")

@@ -145,7 +145,7 @@ def test_what_a_killed_worker_left_is_marked_before_the_next_takes_runs():
     worker = SERVICES["prefect-worker"]
     assert worker["hostname"] == "prefect-worker"
     first, last = worker["command"][-1].splitlines()
-    assert first == "python -m pipelines.stale"
+    assert first == "python -m pipelines.stale --retries 2"
     assert last.startswith("exec ")  # so that SIGTERM arrives at the worker, not at a shell
 
 

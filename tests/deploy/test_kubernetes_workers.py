@@ -16,7 +16,7 @@ def test_what_a_killed_worker_left_is_marked_before_the_next_takes_runs():
     assert pod["hostname"] == "prefect-worker"
     assert (deployment["replicas"], deployment["strategy"]) == (1, {"type": "Recreate"})
     [before] = pod["initContainers"]
-    assert before["args"] == ["python", "-m", "pipelines.stale"]
+    assert before["args"] == ["python", "-m", "pipelines.stale", "--retries", "2"]
     assert before["envFrom"] == [{"secretRef": {"name": "clam-dist-prefect"}}]
     assert before["image"] == pod["containers"][0]["image"]
 

@@ -132,7 +132,7 @@ def test_memory_is_limited_and_its_end_is_not_the_service_s(unit):
 def test_the_worker_puts_prefect_s_books_right_before_and_after():
     for key in ("ExecStartPre", "ExecStopPost"):
         [line] = section(WORKER)[key]
-        assert line.removeprefix("-").endswith("/python -m pipelines.stale")
+        assert line.removeprefix("-").endswith("/python -m pipelines.stale --retries 2")
     # A server that does not answer yet must not stop the tries.
     assert section(WORKER, "Unit")["StartLimitIntervalSec"] == ["0"]
 

@@ -10,6 +10,7 @@ import errno
 import hashlib
 import json
 import os
+import secrets
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -107,17 +108,18 @@ def write_json(path: str | Path, value: Any) -> None:
     """
     path = Path(path)
     text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    # The process id keeps two writers of one name from tearing each other's temporary file.
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    # Random, so that two writers of one name do not tear each other's file; of the form that the
+    # next run sweeps, where this one is killed here.
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         with open(temporary, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except OSError as error:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise RunError(
                 f"disk full: {len(text.encode())} bytes of {path} did not fit; free space and "
                 "run again"

@@ -43,9 +43,9 @@ def write_record(folder: Path, record: Mapping[str, Any]) -> None:
     try:
         temporary.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
         os.replace(temporary, path)
-    except OSError as error:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise RunError(
                 f"disk full: {path} could not be written; free space and run again"
             ) from error

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from clam_dist.reporting import words
 from pipelines.titles import shown
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def publish(
     key = artifact_key(config.name)
     about = f"Clusters of {shown(config.source.uri)}"
     links = links_line(output, metrics)
-    create_markdown_artifact(f"{markdown}\n{links}\n", key=key, description=about)
+    create_markdown_artifact(with_links(markdown, links), key=key, description=about)
     profile = (evaluated.get("data") or {}).get("clusters")
     if profile:
         rows = cluster_rows(profile)
@@ -60,6 +61,12 @@ def artifact_key(name: str) -> str:
     """The key of a config's artifacts: lower-case letters, digits and dashes, as Prefect asks."""
     slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
     return f"clam-dist-{slug or 'run'}"
+
+
+def with_links(markdown: str, links: str) -> str:
+    """The report with the links after its verdict, for its end is below the first screen."""
+    first, _, rest = markdown.partition("\n")
+    return f"{first}\n{links}\n{rest}"
 
 
 def links_line(output: str, metrics: Mapping[str, Any]) -> str:
@@ -83,24 +90,22 @@ def cluster_rows(profile: Mapping[str, Any]) -> list[dict[str, Any]]:
     Returns
     -------
     list of dict
-        Values ready to be shown: numbers of four digits, an empty cell for what nobody saw.
+        Values ready to be shown: equal decimals in a column, a dash for what nobody saw.
     """
     clusters: Sequence[Mapping[str, Any]] = sorted(
         profile["clusters"], key=lambda cluster: -cluster["rows"]
     )
     names = profile["features"][:MOST_FEATURES]
+    columns = {
+        "cluster": [cluster["cluster"] for cluster in clusters],
+        "rows": [cluster["rows"] for cluster in clusters],
+        "share": [f"{100 * cluster['share']:.1f} %" for cluster in clusters],
+        "silhouette": [words.score(cluster["silhouette"]) for cluster in clusters],
+        "distance": words.aligned([cluster["distance"] for cluster in clusters]),
+    } | {
+        f"mean {name}": words.aligned([cluster["means"][place] for cluster in clusters], 4)
+        for place, name in enumerate(names)
+    }
     return [
-        {
-            "cluster": cluster["cluster"],
-            "rows": cluster["rows"],
-            "share": f"{100 * cluster['share']:.1f} %",
-            "silhouette": _figure(cluster["silhouette"]),
-            "distance": _figure(cluster["distance"]),
-        }
-        | {f"mean {name}": _figure(mean) for name, mean in zip(names, cluster["means"])}
-        for cluster in clusters
+        dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)
     ]
-
-
-def _figure(value: float | None) -> str:
-    return "" if value is None else f"{value:.4g}"

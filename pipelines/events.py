@@ -65,7 +65,7 @@ def _epoch_line(event: Event) -> str:
         ("loss {:.6g}", event.get("loss")),
         ("{:,.0f} rows/s", event.get("rows_per_second")),
         ("learning rate {:.3g}", event.get("learning_rate")),
-        ("{} members side by side", members if members > 1 else None),
+        ("{} candidates side by side", members if members > 1 else None),
     )
     return ", ".join([at, *(text.format(value) for text, value in numbers if value is not None)])
 
@@ -122,6 +122,8 @@ class EventRelay:
         kind = str(event["event"])
         with self._lock:
             if kind not in QUIET_SECONDS:
+                if kind == "note":  # says what comes after the epochs so far
+                    self._write_held("epoch")
                 self._log.log(*line)
                 return
             phase = str(event.get("phase", event["stage"]))
@@ -140,5 +142,8 @@ class EventRelay:
         """Write the line held back, and let the next one through."""
         self._phase.pop(kind, None)
         self._due.pop(kind, None)
+        self._write_held(kind)
+
+    def _write_held(self, kind: str) -> None:
         if kind in self._held:
             self._log.log(*self._held.pop(kind))

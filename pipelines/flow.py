@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from clam_dist.config import Config
 
 ConfigName = Annotated[
-    str, Field(min_length=1, examples=["/srv/clam-dist/night.yaml", "quickstart"])
+    str, Field(min_length=1, examples=["/etc/clam-dist/night.yaml", "quickstart"])
 ]
 Override = Annotated[
     str, Field(pattern=r"^[A-Za-z_]\w*(\.\w+)*\s*=", examples=["model.n_clusters=12"])
@@ -127,9 +127,16 @@ def _run_task(kind: str, name: str, work: Callable[[], State], relay: EventRelay
             except BaseException as caught:
                 return ending_state(caught)
 
-    run = task(name=kind, task_run_name=lambda: name, cache_policy=NO_CACHE, persist_result=False)(
-        attempt
-    )
+    run = task(
+        name=kind,
+        task_run_name=lambda: name,
+        cache_policy=NO_CACHE,
+        persist_result=False,
+        # A retry that is never taken: of a task without any, Prefect logs the failed state's repr
+        # and an empty stack ("NoneType: None") before the line that says how it ended.
+        retries=1,
+        retry_condition_fn=lambda *_: False,
+    )(attempt)
     # A task takes over the run's tags, and Prefect asks its server for a slot of each before every
     # task, though none is limited: two seconds after a long one, whose connection has gone (seen).
     with TagsContext(current_tags=set()):

@@ -108,7 +108,7 @@ def task_progress(title: str) -> Iterator[Progress]:
 
             if not clients:
                 clients.append(stack.enter_context(get_client(sync_client=True)))
-            description = f"{title}: {line}"
+            description = f"{line} ({title})"  # a card shows the beginning alone
             if made:
                 clients[0].update_artifact(
                     made[0], ArtifactUpdate(data=done, description=description)

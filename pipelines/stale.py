@@ -177,6 +177,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     int
         0.
     """
+    retries = _parser().parse_args(argv).retries
+
+    from prefect.client.orchestration import get_client
+
+    with get_client(sync_client=True) as client:
+        for name in mark_stale_runs(client, deployed=True, retries=retries):
+            print(f"marked as crashed, its process is gone: {name}")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m pipelines.stale",
         description="Mark runs of deployments that a killed worker left on this machine as"
@@ -190,14 +201,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         metavar="N",
         help="put runs that were begun at most N times back in their queue (default: none)",
     )
-    retries = parser.parse_args(argv).retries
-
-    from prefect.client.orchestration import get_client
-
-    with get_client(sync_client=True) as client:
-        for name in mark_stale_runs(client, deployed=True, retries=retries):
-            print(f"marked as crashed, its process is gone: {name}")
-    return 0
+    return parser
 
 
 if __name__ == "__main__":

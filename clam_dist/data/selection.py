@@ -164,7 +164,7 @@ def _check_names(source: Source, given: Mapping[str, Iterable[str]]) -> None:
     problems = []
     for key, columns in given.items():
         listed = list(columns)
-        problems += [_unknown(key, name, names) for name in listed if name not in names]
+        problems += _unknown(key, [name for name in listed if name not in names], names)
         problems += [
             f"source.{key}: '{name}' is listed twice"
             for name in sorted(set(listed))
@@ -191,7 +191,16 @@ def _check_names(source: Source, given: Mapping[str, Iterable[str]]) -> None:
         raise ConfigError("\n".join(problems))
 
 
-def _unknown(key: str, name: str, names: list[str]) -> str:
-    nearest = get_close_matches(name, names, n=1)
-    hint = f"did you mean '{nearest[0]}'?" if nearest else f"the columns are {', '.join(names)}"
-    return f"source.{key}: no column '{name}'; {hint}"
+def _unknown(key: str, absent: list[str], names: list[str]) -> list[str]:
+    """A line for each name that is like a column's, and one for all the others together."""
+    nearest = {name: get_close_matches(name, names, n=1) for name in absent}
+    problems = [
+        f"source.{key}: no column '{name}'; did you mean '{found[0]}'?"
+        for name, found in nearest.items()
+        if found
+    ]
+    strange = [f"'{name}'" for name, found in nearest.items() if not found]
+    if strange:
+        listed = ", ".join(names)
+        problems.append(f"source.{key}: no column {', '.join(strange)}; the columns are {listed}")
+    return problems

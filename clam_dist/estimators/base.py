@@ -14,7 +14,7 @@ from sklearn.utils.validation import validate_data
 
 from clam_dist.config import ModelConfig, TrainConfig
 from clam_dist.errors import ConfigError
-from clam_dist.estimators.inputs import Rows, checked, open_rows
+from clam_dist.estimators.inputs import Rows, checked, open_rows, wrong_column
 from clam_dist.estimators.parameters import resolve
 from clam_dist.executor import Event
 from clam_dist.launch.machine import usable_cores
@@ -47,9 +47,19 @@ class Estimator(BaseEstimator):
         """Recognise and check rows; features are counted, and named, where ``reset``."""
         rows = open_rows(X)
         if rows.plain:
-            values = validate_data(
-                self, rows.values, reset=reset, dtype="numeric", ensure_all_finite="allow-nan"
-            )
+            try:
+                values = validate_data(
+                    self, rows.values, reset=reset, dtype="numeric", ensure_all_finite="allow-nan"
+                )
+            except (TypeError, ValueError) as error:
+                wrong = wrong_column(X)
+                if wrong is None:
+                    raise
+                raise ValueError(wrong) from error
+            # Frames with categories come back as objects, not looked at.
+            wrong = wrong_column(X) if values.dtype.kind == "O" else None
+            if wrong is not None:
+                raise ValueError(wrong)
             return replace(rows, values=values)
         names = rows.names
         empty: Any = np.empty((0, rows.width))

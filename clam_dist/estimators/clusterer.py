@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import os
 import warnings
-from functools import partial
 from typing import Any, Self
 
 import numpy as np
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
 from clam_dist.errors import ConfigError, DataError
 from clam_dist.estimators.base import Estimator
 from clam_dist.estimators.bundles import save_trained
 from clam_dist.estimators.inputs import Rows, open_rows
-from clam_dist.estimators.parameters import as_value_error
+from clam_dist.estimators.parameters import as_value_error, in_parameters
 from clam_dist.estimators.prepare import training_set
 from clam_dist.estimators.stream import Adam, learn
 from clam_dist.estimators.trained import Trained
@@ -50,12 +50,21 @@ class Clusterer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
         ------
         ValueError
             A parameter or the rows are wrong.
+
+        Warns
+        -----
+        ConvergenceWarning
+            There are fewer distinct rows than clusters; or no candidate with a network reconstructs
+            rows nearly as well as the pretrained network does.
         """
         del y
         try:
-            return self._fit(X, sample_weight)
+            self._fit(X, sample_weight)
         except (ConfigError, DataError) as error:
-            raise as_value_error(error) from error
+            raise as_value_error(error, getattr(self, "feature_names_in_", None)) from error
+        for message in self._told:
+            warnings.warn(message, ConvergenceWarning, stacklevel=2)
+        return self
 
     def _fit(self, X: Any, sample_weight: Any) -> Self:
         model, train, scaling = self._resolve()
@@ -72,7 +81,7 @@ class Clusterer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
             scaling=scaling,
             weighted=chosen.weighted,
             threads=threads,
-            warn=partial(warnings.warn, category=UserWarning, stacklevel=5),
+            warn=_warn,
             on_event=self._tell if self.verbose else None,
         )
         self._trained = Trained(
@@ -95,6 +104,7 @@ class Clusterer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
         self.n_iter_ = _passes(self.history_)
         self._publish()
         self.labels_ = rows.map_rows(self._trained.labels, np.int32)
+        self._told = [in_parameters(message) for message in fitted.result["warnings"]]
         return self
 
     def _publish(self) -> None:
@@ -203,6 +213,10 @@ class Clusterer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
     def _fitted(self, X: Any) -> Rows:
         check_is_fitted(self)
         return self._open(X, reset=False)
+
+
+def _warn(message: str) -> None:
+    warnings.warn(in_parameters(message), UserWarning, stacklevel=6)
 
 
 def _passes(history: list[dict[str, Any]]) -> int:

@@ -95,7 +95,8 @@ class DClAM(Deep):
     first trained on reconstruction alone, then prototypes begin where k-means puts them among the
     latents. A fit tries four inverse temperatures from each of ``restarts`` networks, and keeps the
     candidate of greatest silhouette among those that use all clusters and whose loss is within a
-    tenth of the pretrained network's. The parameters have the names and meanings of a run's config.
+    tenth of the pretrained network's; where there is none, that of the least loss, with a
+    ``ConvergenceWarning``. The parameters have the names and meanings of a run's config.
 
     Parameters
     ----------

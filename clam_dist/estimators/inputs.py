@@ -155,6 +155,28 @@ def checked(block: Any) -> np.ndarray:
     return found
 
 
+def wrong_column(x: Any) -> str | None:
+    """What to say of the first column of a pandas frame that is not numbers; None without one."""
+    if not (hasattr(x, "iloc") and hasattr(x, "columns")):
+        return None
+    for place, name in enumerate(x.columns):
+        column = x.iloc[:, place]
+        kind = getattr(column.dtype, "kind", "O")
+        if kind in "biuf":
+            continue
+        try:
+            if kind not in "mM":
+                np.asarray(column, dtype=np.float64)
+                continue
+        except (TypeError, ValueError):
+            pass
+        return (
+            f"column {name!r} is of type {column.dtype}, not numbers: encode it or leave it out "
+            "(a run of clam-dist encodes categories itself)"
+        )
+    return None
+
+
 def check_weight(weight: Any) -> np.ndarray:
     """Weights as float64 ``(n,)``; ValueError unless they are finite and not negative."""
     values = np.asarray(weight, dtype=np.float64)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,21 @@ from clam_dist.config_errors import problems_of
 from clam_dist.config_sections import Section
 from clam_dist.errors import ConfigError
 
-_SECTION = re.compile(r"\b(?:model|train|prepare|source)\.(?=[a-z])")
+_WORDS = [
+    (re.compile(pattern), word)
+    for pattern, word in (
+        (r"\bsource\.uri: ", "X: "),
+        (r"; choose other columns with source\.features", "; give features that differ"),
+        (r", or other columns in source\.features", ", or other features"),
+        (r", or add the column to source\.exclude", ", or leave the feature out"),
+        (r"\bprepare\.scaling: (\w+)", r"scaling='\1'"),
+        (r"(too large for scaling='standard' .*) or scaling='standard',", r"\1,"),
+        (r"\bmodel\.geometry: (spherical|euclidean)", r"geometry='\1'"),
+        (r"\b(?:model|train|prepare|source)\.(?=[a-z])", ""),
+    )
+]
+"""What a run calls by the keys of its config, and what an estimator calls it."""
+_NUMBERED = re.compile(r"feature number (\d+)")
 
 
 def resolve(
@@ -62,9 +76,25 @@ def resolve(
     return model, train, prepare.scaling
 
 
-def as_value_error(error: Exception) -> ValueError:
+def as_value_error(error: Exception, names: Sequence[str] | None = None) -> ValueError:
     """The same message for callers of an estimator: no section before a parameter's name."""
-    return ValueError(_SECTION.sub("", str(error)))
+    return ValueError(in_parameters(str(error), names))
+
+
+def in_parameters(message: str, names: Sequence[str] | None = None) -> str:
+    """A message in the words of an estimator: parameters and rows, no keys of a config.
+
+    Parameters
+    ----------
+    names
+        Of the features, where they have any.
+    """
+    for pattern, word in _WORDS:
+        message = pattern.sub(word, message)
+    numbered = _NUMBERED.match(message)
+    if numbered and names is not None:
+        message = f"feature '{names[int(numbered[1])]}'{message[numbered.end() :]}"
+    return message
 
 
 def _section(kind: type[Section], values: dict[str, Any], problems: list[tuple[str, str]]) -> Any:

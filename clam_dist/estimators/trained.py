@@ -20,9 +20,7 @@ from clam_dist.models.base import Equations, Parameters
 from clam_dist.models.clam import ClAM
 from clam_dist.models.completion import complete
 from clam_dist.models.factory import build_model
-from clam_dist.models.latents import padded_blocks
 from clam_dist.models.rows import to_tensors
-from clam_dist.models.settling import NETWORK, Settling
 from clam_dist.train.loop import one_thread_each
 
 BLOCK_ROWS = 16_384
@@ -31,7 +29,7 @@ BLOCK_ROWS = 16_384
 
 @runtime_checkable
 class Decoder(Protocol):
-    """A model that makes rows of latents."""
+    """A model that makes rows of latents, as its ``represent`` gives them."""
 
     def decode(self, parameters: Parameters, z: torch.Tensor) -> torch.Tensor:
         """Rows ``(n,d)`` in scaled units of latents ``(n,m)``."""
@@ -94,7 +92,7 @@ class Trained:
 
     def prototypes_in_units(self) -> np.ndarray:
         """Prototypes in original units, ``(k, d)`` float64; those among latents decoded."""
-        if isinstance(self.model(), (Decoder, Settling)):
+        if isinstance(self.model(), Decoder):
             return self.decode(self.parameters["prototypes"])
         return self.scaling.invert(self.parameters["prototypes"])
 
@@ -102,18 +100,11 @@ class Trained:
         """Rows ``(n, d)`` float64 in original units of latents ``(n, m)``."""
         model, tensors = self.model(), self.tensors()
         width = len(self.statistics.mean)
-
-        def decoded(part: torch.Tensor, _: object) -> torch.Tensor:
-            if isinstance(model, Settling):  # latents as :meth:`represent` gives them
-                network = {n: v for n, v in tensors.items() if n.startswith(NETWORK)}
-                return model.network.decode(network, part * tensors["spread"] + tensors["center"])
-            assert isinstance(model, Decoder)
-            return model.decode(tensors, part)
+        assert isinstance(model, Decoder)
 
         def of(part: np.ndarray) -> np.ndarray:
             latents = torch.from_numpy(np.array(part, dtype=np.float32)).to(self.device)
-            rows = padded_blocks(decoded, latents, None, width)
-            return self.scaling.invert(rows.cpu().numpy())
+            return self.scaling.invert(model.decode(tensors, latents).cpu().numpy())
 
         return self._map(z, of, (width,), np.float64)
 

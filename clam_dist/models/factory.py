@@ -40,9 +40,10 @@ def build_model(settings: Settings, member: Settings) -> Equations:
     kind = settings["kind"]
     if kind not in MODELS:
         raise ConfigError(f"model.kind: {kind!r} is not available; use {', '.join(MODELS)}")
-    if settings.get("pretraining"):
-        return _deep(settings, member, "reconstruction")
-    return MODELS[kind].build(settings, member)
+    record = MODELS[kind]
+    if settings.get("pretraining") and record.pretraining is not None:
+        return record.pretraining(settings, member)
+    return record.build(settings, member)
 
 
 def initial_parameters(
@@ -93,6 +94,11 @@ def _dclam(settings: Settings, member: Settings) -> Equations:
     return _deep(settings, member, "clustering")
 
 
+def _autoencoder(settings: Settings, member: Settings) -> DClAM:
+    """The network alone, on its way there and back."""
+    return _deep(settings, member, "reconstruction")
+
+
 def _tdcm(settings: Settings, member: Settings) -> Equations:
     return TDCM(
         Coder(settings["network"], len(settings["mask_value"]), int(settings["latent"])),
@@ -138,7 +144,10 @@ def _rates(settings: Settings, member: Settings) -> dict[str, float]:
 
 def _networks(settings: Settings, members: Sequence[Settings]) -> dict[str, torch.Tensor]:
     """Networks to be pretrained, one for each member's restart."""
-    model = _deep(settings, members[0], "reconstruction")
+    pretraining = MODELS[settings["kind"]].pretraining
+    if pretraining is None:
+        raise ConfigError(f"model.kind: a {settings['kind']} model has no network to pretrain")
+    model = pretraining(settings, members[0])
     drawn = [model.initial_parameters(int(member["restart"])) for member in members]
     found = {name: torch.stack([one[name] for one in drawn]) for name in drawn[0]}
     nowhere = torch.zeros(len(members), model.n_clusters, model.latent)
@@ -169,10 +178,10 @@ class Kind:
         Tried where ``model.objective`` is auto; the only ones where ``fixed_objective``.
     fixed_objective
         The model has no other.
-    pretrained
-        It has a network, which is trained on reconstruction first.
-    by_gradient
-        False where it is fitted otherwise, see :mod:`clam_dist.train.baselines`.
+    pretraining
+        ``(settings, member)`` to the equations that train its network first; None without one.
+    fitted_by
+        How :mod:`clam_dist.train.baselines` fits it, where that is not by gradient.
     scales
         ``c`` in ``beta = c / s2`` for ``beta: auto``, ``s2`` being the k-means inertia a row; None
         for those of ClAM.
@@ -193,8 +202,8 @@ class Kind:
     build: Callable[[Settings, Settings], Equations]
     objectives: tuple[str, ...]
     fixed_objective: bool = True
-    pretrained: bool = False
-    by_gradient: bool = True
+    pretraining: Callable[[Settings, Settings], DClAM] | None = None
+    fitted_by: Literal["lloyd", "minibatch"] | None = None
     scales: tuple[float, ...] | None = None
     betas: tuple[float, ...] | None = None
     spherical: bool = False
@@ -202,14 +211,25 @@ class Kind:
     steps: int | None = None
     batch_rows: int = 1
 
+    @property
+    def pretrained(self) -> bool:
+        """Whether it has a network, which is trained on its own first."""
+        return self.pretraining is not None
 
-def _baseline(name: str) -> Kind:
-    spherical = name == "spherical_kmeans"
-    return Kind(Nearest, _nearest, (name,), by_gradient=False, betas=(1.0,), spherical=spherical)
+    @property
+    def by_gradient(self) -> bool:
+        """Whether it is trained by gradients."""
+        return self.fitted_by is None
+
+
+def _baseline(
+    name: str, fitted_by: Literal["lloyd", "minibatch"], *, spherical: bool = False
+) -> Kind:
+    return Kind(Nearest, _nearest, (name,), fitted_by=fitted_by, betas=(1.0,), spherical=spherical)
 
 
 DEEP: dict[str, Any] = {
-    "pretrained": True,
+    "pretraining": _autoencoder,
     "learning_rate": DEEP_RATE,
     "steps": 3000,
     "batch_rows": 64,
@@ -218,6 +238,8 @@ MODELS: dict[str, Kind] = {
     "clam": Kind(ClAM, _clam, ("masked", "unmasked"), fixed_objective=False),
     "dclam": Kind(DClAM, _dclam, ("reconstruction",), scales=DEEP_SCALES, **DEEP),
     "tdcm": Kind(TDCM, _tdcm, ("reconstruction",), betas=(1.0,), **DEEP),
-    **{name: _baseline(name) for name in ("kmeans", "minibatch_kmeans", "spherical_kmeans")},
+    "kmeans": _baseline("kmeans", "lloyd"),
+    "minibatch_kmeans": _baseline("minibatch_kmeans", "minibatch"),
+    "spherical_kmeans": _baseline("spherical_kmeans", "lloyd", spherical=True),
 }
 """A new model is one file beside this one, its line here and its name in the config's kinds."""

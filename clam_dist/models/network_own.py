@@ -62,6 +62,12 @@ def own_pair(factory: str, width: int, latent: int, seed: int) -> tuple[nn.Modul
         encoder, decoder = pair
         _check(factory, "encoder", encoder, width, latent)
         _check(factory, "decoder", decoder, latent, width)
+        if not [*encoder.parameters(), *decoder.parameters()]:
+            raise _refusal(
+                factory,
+                "encoder and decoder have 0 parameters, and a network is trained; give one of them "
+                "1 or more",
+            )
     return encoder, decoder
 
 

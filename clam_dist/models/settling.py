@@ -21,6 +21,7 @@ from clam_dist.models.adaptation import (
 from clam_dist.models.attention import Sigma, attend, gathered, metric_factor, quadratic
 from clam_dist.models.base import Equations, Parameters
 from clam_dist.models.inference import first_greatest
+from clam_dist.models.latents import padded_blocks
 from clam_dist.models.sums import blocks
 from clam_dist.models.tdcm_batch import Network
 
@@ -76,6 +77,18 @@ class Settling(Equations):
                 padded[: part.stop - part.start] = rows[part]
                 z[part] = self.network.encode(parameters, padded)[: part.stop - part.start]
         return z
+
+    def decode(self, parameters: Parameters, z: Tensor) -> Tensor:
+        """Rows ``(n,d)`` that the decoder makes of standardised latents or centroids ``(n,m)``."""
+        single = one_member(parameters)
+        network = {n: value for n, value in single.items() if n.startswith(NETWORK)}
+
+        def decoded(part: Tensor, _: Tensor | None) -> Tensor:
+            return self.network.decode(network, part * single["spread"] + single["center"])
+
+        with torch.no_grad():
+            width = decoded(z[:1], None).shape[1]
+            return padded_blocks(decoded, z, None, width)
 
     def represent(
         self, parameters: Parameters, x: Tensor, observed: Tensor | None
@@ -217,7 +230,9 @@ class Settling(Equations):
         self, parameters: Parameters, x: Tensor, observed: Tensor | None
     ) -> Tensor:
         network = {n: value for n, value in parameters.items() if n.startswith(NETWORK)}
-        members = range(len(next(iter(network.values()))))
+        # A network without parameters, such as the identity, is the same for all members.
+        held = next(iter(network.values()), None)
+        members = range(len(parameters["metric"] if held is None else held))
         own = [{name: value[i] for name, value in network.items()} for i in members]
         return torch.stack([self.encode(one, x, observed) for one in own])
 

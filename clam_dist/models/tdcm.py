@@ -134,6 +134,7 @@ class TDCM(Settling):
         """
         alone = {name: value.unsqueeze(0) for name, value in network.items()}
         alone = {name: value for name, value in alone.items() if name.startswith(NETWORK)}
+        _check_trainable(alone)
         start = None
         if self.n_clusters > self.latent:
             sums = self.latent_sums(alone, x, weight, observed)
@@ -159,6 +160,7 @@ class TDCM(Settling):
         start : Tensor (P,k,m), optional
             Where centroids start, see :func:`.sampled_start`; orthogonal by default.
         """
+        _check_trainable(network)
         like = next(iter(network.values()))
         zeros = like.new_zeros((len(like), self.latent))
         if start is None:
@@ -196,3 +198,11 @@ class TDCM(Settling):
             micro.block_back((yield micro.block_adjoint(number)), number)
         micro.encoder_back((yield micro.moments_adjoint()))
         return micro.sums()
+
+
+def _check_trainable(network: Mapping[str, Tensor]) -> None:
+    if not network:
+        raise ConfigError(
+            "model.network: encoder and decoder have 0 parameters and TDCM trains them; give a "
+            "network with 1 parameter or more"
+        )

@@ -14,7 +14,7 @@ from clam_dist.reporting import plots, words
 from clam_dist.reporting.report import MODEL, STAGES, total_seconds
 from clam_dist.reporting.sweep_plots import BY_CLUSTERS, sweep_plots
 
-MOST_CLUSTERS = 5
+MOST_CLUSTERS = 3
 """Rows of the table; with more, the page leaves one screen."""
 MOST_DRAWN = 10
 
@@ -70,7 +70,10 @@ def markdown_report(
     known = MODEL | dict(model or {})
     lines_of = {} if known["own_space"] else baselines or {}
     sweep = sweep_plots(members, lines_of, metrics.get("selected") or {})
-    shown = [first, second, *[plot for plot in sweep if plot[0] == BY_CLUSTERS]]
+    by_clusters = [
+        (f"Silhouette by {BY_CLUSTERS.lower()}", p) for t, p in sweep if t == BY_CLUSTERS
+    ]
+    shown = [first, second, *by_clusters]
     lines += [image(plots.side_by_side(shown)), ""]
     lines += [*_clusters(clusters, cluster_profile["features"]), "", *_times(metrics)]
     if silhouette:

@@ -13,7 +13,7 @@ import torch
 from clam_dist.executor import Event, Executor
 from clam_dist.launch.collectives import LocalCollective
 from clam_dist.stages.planning import TrainingRows
-from clam_dist.train.baselines import Kind, fit_baseline
+from clam_dist.train.baselines import fit_baseline
 from clam_dist.train.loop import one_thread_each
 from clam_dist.train.plan import TrainPlan
 from clam_dist.train.result import Candidate, write_result
@@ -45,7 +45,7 @@ def train_baseline(
     dict
         As :func:`clam_dist.train.loop.train_rank` gives it.
     """
-    kind: Kind = plan.model_settings["kind"]
+    kind: str = plan.model_settings["kind"]
     held = ShardRows(rows.folder, rows.shards, rows.width, rows.weighted, rows.has_missing)
     collective = LocalCollective(1, _sender(on_event))
     candidates: list[Candidate] = []

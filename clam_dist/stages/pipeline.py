@@ -8,7 +8,7 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,7 +17,8 @@ from typing import Any
 
 from clam_dist.config import Config, Stage
 from clam_dist.data.files import disk_errors, remove_temporaries
-from clam_dist.data.parquet import check_unchanged, open_parquet
+from clam_dist.data.parquet import open_parquet
+from clam_dist.data.source import Source, SourceFile
 from clam_dist.errors import ConfigError
 from clam_dist.executor import Event
 from clam_dist.launch import make_executor
@@ -91,11 +92,11 @@ class Run:
         context = self._context
         digest = context.digest(name)
         manifest = read_manifest(context.work, name, digest)
+        # Later stages that are done already would not notice other data.
+        if manifest is not None and name == "profile" and self._is_outdated(manifest):
+            manifest = None
         if manifest is not None:
             context.manifests[name] = manifest
-            if name == "profile":  # later stages that are done already would not notice
-                for index in range(len(context.source.files)):
-                    check_unchanged(context.source, index, context.storage_options)
             seconds = float(manifest["seconds"])
             context.emit("stage", stage=name, status="reused", seconds=seconds)
             return StageOutcome(name, manifest, True, seconds)
@@ -118,6 +119,21 @@ class Run:
         )
         context.emit("stage", stage=name, status="finished", seconds=seconds)
         return StageOutcome(name, context.manifests[name], False, seconds)
+
+    def _is_outdated(self, manifest: Mapping[str, Any]) -> bool:
+        """Whether the source is no longer what it was; what was done of it is then forgotten."""
+        before = Source.from_json(manifest["data"]["source"])
+        after = open_parquet(self.config.source.uri, self._context.storage_options)
+        changed = _differing(_stamps(before.files), _stamps(after.files))
+        if changed:
+            more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
+            self._context.warn(
+                f"the source has changed since this unfinished run profiled it: '{changed[0]}'"
+                f"{more}; the run starts over"
+            )
+            _clear_results(self._context.output)
+            _clear_work(self._context.work)
+        return bool(changed)
 
     def finish(self) -> dict[str, Any]:
         """Write ``metrics.json``, ``run.json`` and ``_SUCCESS``; remove the work folder.
@@ -237,19 +253,42 @@ def _prepare(opened: Run, held: Claim, *, fresh: bool) -> None:
     """Clear what a lost or replaced run left where it would be taken for this one's."""
     work, output = Path(opened.config.work_folder()), held.output
     if held.previous is not None and not held.resumed:
-        # Results of another config: nothing of them may stand beside this run's.
-        for name in RESULTS:
-            path = output / name
-            if path.is_dir():
-                shutil.rmtree(path)
-            else:
-                path.unlink(missing_ok=True)
-    if fresh and (work / "manifests").is_dir():
-        shutil.rmtree(work)
+        _clear_results(output)  # of another config
+    if fresh:
+        _clear_work(work)
     with disk_errors(str(work)):
         os.makedirs(work, exist_ok=True)
     for folder in {work, output}:
         remove_temporaries(str(folder))
+
+
+def _clear_results(output: Path) -> None:
+    """Nothing of other results may stand beside this run's."""
+    for name in RESULTS:
+        path = output / name
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def _clear_work(work: Path) -> None:
+    """Forget what an unfinished run had done; a folder without manifests is not of a run."""
+    if (work / "manifests").is_dir():
+        shutil.rmtree(work)
+        with disk_errors(str(work)):
+            os.makedirs(work)
+
+
+def _stamps(files: Iterable[SourceFile]) -> dict[str, Any]:
+    return {f.name: (f.size, f.modified, f.footer) for f in files}
+
+
+def _differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """Names whose values differ, or that only one of the two has."""
+    return sorted(
+        name for name in before.keys() | after.keys() if before.get(name) != after.get(name)
+    )
 
 
 def _check_whole(output: Path) -> None:
@@ -277,10 +316,7 @@ def _check_same_source(config: Config, output: Path) -> None:
     record = json.loads((output / "run.json").read_text(encoding="utf-8"))
     before = {f["name"]: (f["size"], f["footer"]) for f in record["source"]["files"]}
     source = open_parquet(config.source.uri, config.source.storage_options_plain())
-    after = {f.name: (f.size, f.footer) for f in source.files}
-    differing = sorted(
-        name for name in before.keys() | after.keys() if before.get(name) != after.get(name)
-    )
+    differing = _differing(before, {f.name: (f.size, f.footer) for f in source.files})
     if differing:
         raise ConfigError(
             f"output.uri: {output} holds a finished run of this config on other data "

@@ -131,7 +131,9 @@ def profile_table(context: Context) -> dict[str, Any]:
         {"feature": name} | {key: _plain(values[i]) for key, values in columns.items()}
         for i, name in enumerate(context.schema.names)
     ]
-    return {"features": rows, "warnings": context.data("profile")["warnings"]}
+    # Those of the model first: a summary shows only the first few.
+    told = [*context.data("train").get("warnings", ()), *context.data("profile")["warnings"]]
+    return {"features": rows, "warnings": told}
 
 
 def _plain(value: Any) -> float | int | None:

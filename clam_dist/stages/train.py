@@ -39,6 +39,8 @@ def run(context: Context) -> StageResult:
             "the loss of the chosen candidate is not finite: training diverged, and its start was "
             "kept; lower train.learning_rate, or leave it auto"
         )
+    for message in result["warnings"]:
+        context.warn(message)
     if winner["n_used"] < winner["n_clusters"]:
         context.warn(
             f"{winner['n_used']} of {winner['n_clusters']} clusters are in use: no member of the "
@@ -49,6 +51,7 @@ def run(context: Context) -> StageResult:
             "model": str((folder / MODEL_FILE).relative_to(context.work)),
             "result": str((folder / RESULT_FILE).relative_to(context.work)),
             "winner": winner,
+            "warnings": result["warnings"],
             "by_loss": result["by_loss"],
             "passed_over": result["passed_over"],
             "reseeded": result["reseeded"],

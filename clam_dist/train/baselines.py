@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from typing import Literal, get_args
 
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -19,12 +18,11 @@ from threadpoolctl import threadpool_limits
 from clam_dist.data.reader import ShardReader
 from clam_dist.data.sampling import generator
 from clam_dist.errors import ConfigError, DataError
+from clam_dist.models.factory import MODELS
 from clam_dist.models.nearest import Geometry
 from clam_dist.models.seeding import fill_missing, starts
 from clam_dist.train.lloyd import Block, Lloyd, MapParts, lloyd, sums_of, unit
 from clam_dist.train.shard_rows import ShardRows, joined
-
-Kind = Literal["kmeans", "minibatch_kmeans", "spherical_kmeans"]
 
 MEMORY_BYTES = 64 * 2**20
 """Rows of at most so many bytes are held in memory, where scikit-learn fits them."""
@@ -35,7 +33,7 @@ PASSES = 10
 
 
 def fit_baseline(
-    kind: Kind,
+    kind: str,
     rows: ShardRows,
     n_clusters: int,
     *,
@@ -60,7 +58,8 @@ def fit_baseline(
 
     Parameters
     ----------
-    kind : {'kmeans', 'minibatch_kmeans', 'spherical_kmeans'}
+    kind : str
+        One of :data:`clam_dist.models.factory.MODELS` with ``fitted_by``.
     rows : ShardRows
     n_clusters : int
         ``k``.
@@ -91,18 +90,20 @@ def fit_baseline(
     DataError
         There are fewer rows than clusters, or on the sphere no row has a direction.
     """
-    if kind not in get_args(Kind):
-        raise ConfigError(f"model.kind: {kind!r} is unknown; use {', '.join(get_args(Kind))}")
+    baselines = [name for name, record in MODELS.items() if record.fitted_by is not None]
+    if kind not in baselines:
+        raise ConfigError(f"model.kind: {kind!r} is unknown; use {', '.join(baselines)}")
+    small = 4 * rows.n_rows * rows.width <= memory_bytes and not rows.has_missing
     if rows.n_rows < n_clusters:
         raise DataError(
             f"model.n_clusters: {n_clusters} clusters were asked for and there are {rows.n_rows} "
             f"rows; ask for {rows.n_rows} or fewer"
         )
     begun = draw_starts(kind, rows, n_clusters, restarts, seed)
-    if kind == "minibatch_kmeans":
+    if MODELS[kind].fitted_by == "minibatch":
         found, steps = minibatch(begun, rows, seed, passes)
         return _measured(found, steps, rows, map_parts)
-    if kind == "kmeans" and not rows.has_missing and 4 * rows.n_rows * rows.width <= memory_bytes:
+    if small and geometry_of(kind) == "euclidean":
         found, steps = in_memory(begun, *rows.all(), tolerance, most_iterations)
         return _measured(found, steps, rows, map_parts)
     return lloyd(
@@ -115,12 +116,12 @@ def fit_baseline(
     )
 
 
-def geometry_of(kind: Kind) -> Geometry:
+def geometry_of(kind: str) -> Geometry:
     """Of the model that labels rows by a baseline's prototypes."""
-    return "spherical" if kind == "spherical_kmeans" else "euclidean"
+    return "spherical" if MODELS[kind].spherical else "euclidean"
 
 
-def draw_starts(kind: Kind, rows: ShardRows, k: int, restarts: int, seed: int) -> np.ndarray:
+def draw_starts(kind: str, rows: ShardRows, k: int, restarts: int, seed: int) -> np.ndarray:
     """k-means++ (Arthur and Vassilvitskii 2007) on the sample, on the sphere on its directions.
 
     Returns

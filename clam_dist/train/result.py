@@ -19,7 +19,15 @@ from clam_dist.train.history import HISTORY_FILE
 from clam_dist.train.members import Member
 from clam_dist.train.plan import FINAL_QUERIES
 from clam_dist.train.population import Group
-from clam_dist.train.selection import FAITHFUL, Score, choose, describe, is_full, passed_over
+from clam_dist.train.selection import (
+    FAITHFUL,
+    Score,
+    choose,
+    describe,
+    is_full,
+    passed_over,
+    unfaithful_words,
+)
 from clam_dist.train.state import TrainState
 
 MODEL_FILE, RESULT_FILE = "model.safetensors", "result.json"
@@ -116,10 +124,9 @@ def score_candidates(
         used, least = int((sizes > 0).sum()), float(shares.min())
         pretrained = state.pretrained_loss.get(candidate.member.restart, math.inf)
         faithful = not candidate.model.reconstructs or candidate.loss <= FAITHFUL * pretrained
-        full = is_full(k, used, least, state.plan.baselines[k].smallest_share) and faithful
-        scores.append(
-            Score(float(value), float(error), used, least, candidate.loss, full, faithful)
-        )
+        filled = is_full(k, used, least, state.plan.baselines[k].smallest_share)
+        full, loss = filled and faithful, candidate.loss
+        scores.append(Score(float(value), float(error), used, least, loss, full, faithful, filled))
     return scores
 
 
@@ -185,8 +192,13 @@ def write_result(state: TrainState, candidates: Sequence[Candidate]) -> dict[str
         describe(candidate.member, score, candidate.state)
         for candidate, score in zip(candidates, scores, strict=True)
     ]
+    pretrained = state.pretrained_loss.get(members[winner].restart, math.nan)
+    told = []
+    if not scores[winner].faithful and math.isfinite(scores[winner].loss):
+        told = [unfaithful_words(table[winner], pretrained)]
     result = {
         "winner": table[winner],
+        "warnings": told,
         "by_loss": table[rivals[lowest]],
         "members": [*table, *state.dropped],
         "passed_over": passed_over([*table, *state.dropped], table[winner]),

@@ -44,6 +44,8 @@ class Score:
     faithful
         False for a network that reconstructs rows much worse than it did when pretrained: latents
         that forget the rows are easily clustered, and say nothing of them.
+    filled
+        All clusters in use and none tiny, whether faithful or not.
     """
 
     silhouette: float
@@ -53,6 +55,7 @@ class Score:
     loss: float
     full: bool
     faithful: bool = True
+    filled: bool = True
 
     def to_json(self) -> dict[str, Any]:
         """The score as a JSON object."""
@@ -111,8 +114,12 @@ def choose(members: Sequence[Member], scores: Sequence[Score], select: str = "si
     Of one number of clusters, the first that :func:`rank_members` gives. Of several, the fewest
     clusters whose best member's silhouette is within one standard error of the greatest (the
     one-standard-error rule of Breiman et al. 1984): loss falls with every further cluster, so it
-    never chooses between them. Full members go before others.
+    never chooses between them. Full members go before others. Where there is none and some are
+    unfaithful, see :func:`most_faithful`.
     """
+    full = any(score.full for score in scores)
+    if not full and not all(score.faithful for score in scores):
+        return most_faithful(members, scores, select)
     best = best_of_each(members, scores, select)
     if any(scores[position].full for position in best.values()):
         best = {k: position for k, position in best.items() if scores[position].full}
@@ -121,6 +128,47 @@ def choose(members: Sequence[Member], scores: Sequence[Score], select: str = "si
     enough = values[top] - scores[best[top]].standard_error
     # A standard error that is not known (nan) leaves the greatest itself.
     return best[min((k for k in best if values[k] >= enough), default=top)]
+
+
+def most_faithful(
+    members: Sequence[Member], scores: Sequence[Score], select: str = "silhouette"
+) -> int:
+    """Position of the winner where none is full, as some forget what the rows are.
+
+    Most clusters in use as a share of k first, then faithful members, then those with no tiny
+    cluster. Unfaithful ones are never compared by silhouette, which grows as rows are forgotten:
+    the least loss wins.
+    """
+
+    def key(position: int) -> tuple[float, ...]:
+        member, score = members[position], scores[position]
+        by_loss = select == "loss" or not score.faithful
+        cost = score.loss if by_loss else -score.silhouette
+        cost = float("inf") if cost != cost else cost
+        share_used = score.n_used / member.n_clusters
+        return (-share_used, not score.faithful, not score.filled, cost, position)
+
+    return min(range(len(members)), key=key)
+
+
+def unfaithful_words(winner: Mapping[str, Any], pretrained_loss: float) -> str:
+    """What to say of a winner that is not faithful, with both losses and the remedy.
+
+    Parameters
+    ----------
+    winner
+        Its row as :func:`describe` gives it.
+    pretrained_loss
+        Of the network that it began from.
+    """
+    loss, times = winner["loss"], winner["loss"] / max(pretrained_loss, 1e-300)
+    return (
+        f"the chosen candidate's loss is {loss:.3g}, {times:.3g} times the {pretrained_loss:.3g} "
+        "of its pretrained network, and no candidate that uses all clusters came within "
+        f"{FAITHFUL:g} times: its clusters may say little of the rows, its silhouette flatters; "
+        "train longer by a greater train.epochs (and model.pretrain_epochs), or give a smaller "
+        "model.beta"
+    )
 
 
 def _silhouette(score: Score) -> float:

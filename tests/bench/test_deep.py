@@ -17,6 +17,11 @@ import pytest
 import torch
 from sklearn.metrics import silhouette_score
 
+# Of a few epochs no candidate may be faithful.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:the chosen candidate:sklearn.exceptions.ConvergenceWarning"
+)
+
 
 @pytest.fixture
 def deep(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:

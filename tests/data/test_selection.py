@@ -70,6 +70,11 @@ def test_named_features_in_their_order_even_if_kept(source):
         ({"exclude": ["Name"]}, r"source\.exclude: no column 'Name'; did you mean 'name'\?"),
         ({"keep": ["ids"]}, r"source\.keep: no column 'ids'; did you mean 'id'\?"),
         ({"label": "zzz"}, r"source\.label: no column 'zzz'; the columns are id, height, tall"),
+        (
+            {"features": ["zzz", "hight", "qqq"]},
+            r"no column 'hight'; did you mean 'height'\?\n"
+            r"source\.features: no column 'zzz', 'qqq'; the columns are id, height, [^\n]*$",
+        ),
         ({"weight": "wheight"}, r"source\.weight: no column 'wheight'; did you mean 'height'"),
         ({"keep": ["cluster"]}, r"source\.keep: a kept column may not be called 'cluster'"),
         ({"keep": ["id", "id"]}, r"source\.keep: 'id' is listed twice"),

@@ -112,7 +112,10 @@ def check_command(words: Sequence[str]) -> None:
 def _check_module(name: str, *arguments: str) -> None:
     module = importlib.import_module(name)
     assert callable(module.main)
-    assert not arguments, f"{name} takes no arguments: {arguments}"
+    if hasattr(module, "_parser"):
+        module._parser().parse_args(arguments)
+    else:
+        assert not arguments, f"{name} takes no arguments: {arguments}"
 
 
 def _parse_click(command: Any, arguments: Sequence[str]) -> None:

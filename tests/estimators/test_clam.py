@@ -66,7 +66,7 @@ def test_untouched_it_does_at_least_as_well_as_k_means(iris: np.ndarray) -> None
         ({"mask_rate": 1.5}, r"mask_rate: expected a number above 0 and below 1.*got 1\.5"),
         ({"objective": "maskd"}, r"objective: .*did you mean masked\?"),
         ({"scaling": "standart"}, r"scaling: .*did you mean standard\?"),
-        ({"scaling": "robust"}, r"scaling: robust is not available.*use standard or minmax"),
+        ({"scaling": "robust"}, r"scaling=.robust. is not available.*use standard or minmax"),
         ({"select": "silhuette"}, r"select: .*did you mean silhouette\?"),
         ({"n_jobs": 0}, r"n_jobs: expected a whole number but 0.*got 0"),
         ({"beta": -1, "restarts": 0}, r"(?s)beta: expected .*restarts: expected .*got 0"),

@@ -36,6 +36,10 @@ KINDS = {
 }
 Make = Callable[..., Any]
 
+# Fits of a second may reconstruct far worse than their pretrained networks; see test_messages.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:the chosen candidate:sklearn.exceptions.ConvergenceWarning"
+)
 # Sets of scikit-learn's checks with fewer distinct rows than clusters.
 few_rows = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -120,8 +124,9 @@ def test_there_and_back(make: Make, blobs: tuple[np.ndarray, np.ndarray]) -> Non
     rebuilt = model.reconstruct(x)
     if isinstance(model, TDCM):
         np.testing.assert_allclose(rebuilt, again, rtol=1e-4, atol=1e-4)
-    else:  # through the recursion, nearer to the prototypes
-        assert np.square(rebuilt - x).mean() > np.square(again - x).mean()
+    else:  # through the recursion, which is what the decoder was trained on
+        assert np.square(rebuilt - x).mean() < 0.1 * x.var(axis=0).mean()
+        assert not np.allclose(rebuilt, again, rtol=1e-2)
         known = model.inverse_transform(model._trained.recall(x))
         np.testing.assert_allclose(rebuilt, known, rtol=1e-4, atol=1e-4)
     with pytest.raises(ValueError, match="X has 4 numbers a row, and latents have 5"):
@@ -234,6 +239,8 @@ def test_pickled_cloned_saved(
     np.testing.assert_array_equal(loaded.predict(x)[0], model.predict(x))
     if kind != "clam":
         np.testing.assert_allclose(loaded.transform(x), model.transform(x), rtol=1e-5, atol=1e-6)
+    decoded = loaded.bundle.prototypes_in_units()
+    np.testing.assert_allclose(decoded, model.prototypes_, rtol=1e-5, atol=1e-5)
     written = [path for path in (tmp_path / "model").rglob("*") if path.is_file()]
     assert written
     for path in written:

@@ -64,7 +64,7 @@ def test_pandas(quick: Make, holes: np.ndarray) -> None:
     pd.testing.assert_frame_equal(completed.where(frame.notna()), frame)
     nullable = frame.astype("Float64")
     np.testing.assert_array_equal(quick().fit(nullable).labels_, model.labels_)
-    with pytest.raises(ValueError, match="could not convert string to float"):
+    with pytest.raises(ValueError, match="column 'd' is of type str, not numbers"):
         quick().fit(frame.assign(d="red"))
 
 

@@ -418,3 +418,44 @@ def test_a_described_network_of_every_thread_and_a_model_that_travels() -> None:
 def test_settings_that_cannot_be(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         model_of(**changes)
+
+
+def test_latents_and_centroids_decode_back_through_their_standards() -> None:
+    model = TDCM(Dense(), LATENT, CLUSTERS)
+    parameters = drawn(model)
+    x, weight, observed = rows()
+    parameters.update(model.derive(parameters, x, weight, observed))
+    own = {name: value[1] for name, value in parameters.items()}
+    found = model.decode(own, model.represent(own, x, observed)[0])
+    latents = Dense().encode(own, model.fill(x, observed))
+    torch.testing.assert_close(found, Dense().decode(own, latents), rtol=1e-9, atol=1e-9)
+    alone = {name: value[1:] for name, value in parameters.items()}
+    torch.testing.assert_close(
+        model.decode(alone, own["prototypes"]), model.decode(own, own["prototypes"])
+    )
+
+
+class Itself:
+    """A network without parameters."""
+
+    def encode(self, parameters: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        del parameters
+        return x
+
+    decode = encode
+
+
+def test_a_network_without_parameters() -> None:
+    model = TDCM(Itself(), WIDTH, CLUSTERS)
+    x, weight, observed = rows()
+    zeros = torch.zeros(MEMBERS, WIDTH, dtype=torch.float64)
+    start = torch.eye(CLUSTERS, WIDTH, dtype=torch.float64).expand(MEMBERS, -1, -1)
+    parameters = {"metric": torch.diag_embed(zeros), "start": start}
+    found = model.derive(parameters, x, weight, None)
+    mean = (weight[:, None] * x).sum(0) / weight.sum()
+    torch.testing.assert_close(found["center"], mean.expand(MEMBERS, -1))
+    for network in ({}, {"prototypes": start[0]}):
+        with pytest.raises(ConfigError, match=r"model\.network: .* 0 parameters .* 1 parameter"):
+            model.begin(network, x, weight, observed, 0)
+    with pytest.raises(ConfigError, match="0 parameters"):
+        model.starting({})

@@ -4,25 +4,25 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.artifacts import MOST_FEATURES, artifact_key, cluster_rows, links_line
+from pipelines.artifacts import MOST_FEATURES, artifact_key, cluster_rows, links_line, with_links
 
 PROFILE = {
     "features": ["a", "b"],
     "clusters": [
-        {"cluster": 0, "rows": 25, "share": 0.25, "distance": 1.5, "silhouette": None}
-        | {"means": [12345.678, None]},
-        {"cluster": 1, "rows": 75, "share": 0.75, "distance": None, "silhouette": 0.123456}
-        | {"means": [0.5, -2.0]},
+        {"cluster": 0, "rows": 2500, "share": 0.25, "distance": 1.5, "silhouette": None}
+        | {"means": [45.678, None]},
+        {"cluster": 1, "rows": 7500, "share": 0.75, "distance": None, "silhouette": 0.123456}
+        | {"means": [0.25, -2.0]},
     ],
 }
 
 
 def test_a_row_for_each_cluster_the_largest_first() -> None:
     assert cluster_rows(PROFILE) == [
-        {"cluster": 1, "rows": 75, "share": "75.0 %", "silhouette": "0.1235", "distance": ""}
-        | {"mean a": "0.5", "mean b": "-2"},
-        {"cluster": 0, "rows": 25, "share": "25.0 %", "silhouette": "", "distance": "1.5"}
-        | {"mean a": "1.235e+04", "mean b": ""},
+        {"cluster": 1, "rows": 7500, "share": "75.0 %", "silhouette": "0.123", "distance": "–"}
+        | {"mean a": "0.25", "mean b": "−2.000"},
+        {"cluster": 0, "rows": 2500, "share": "25.0 %", "silhouette": "–", "distance": "1.50"}
+        | {"mean a": "45.68", "mean b": "–"},
     ]
 
 
@@ -43,6 +43,10 @@ def test_a_key_that_prefect_takes(name: str, key: str) -> None:
 
     assert artifact_key(name) == key
     assert ArtifactCreate(key=key).key == key
+
+
+def test_links_stand_after_the_verdict() -> None:
+    assert with_links("**good**\n\n| rows |\n", "[a](b)") == "**good**\n[a](b)\n\n| rows |\n"
 
 
 def test_links_lead_to_the_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,7 +38,7 @@ class Lines:
             (
                 logging.INFO,
                 "search: epoch 3 of 20, loss 0.123457, 1,234,568 rows/s, learning rate 0.0125,"
-                " 8 members side by side",
+                " 8 candidates side by side",
             ),
         ),
         (
@@ -46,7 +46,7 @@ class Lines:
             (
                 logging.INFO,
                 "search: epoch 3 of 20, step 7 of 40, 1,234,568 rows/s, learning rate 0.0125,"
-                " 8 members side by side",
+                " 8 candidates side by side",
             ),
         ),
         (
@@ -110,6 +110,21 @@ def test_a_new_phase_shows_at_once_after_the_last_line_of_the_old() -> None:
         "search: epoch 3 of 20",
         "train: epoch 1 of 20",
         "train: 5 of 10 rows (50 %)",
+    ]
+
+
+def test_a_note_comes_after_the_epochs_before_it() -> None:
+    log = Lines()
+    relay = EventRelay(log, clock=lambda: 0.0)  # type: ignore[arg-type]
+    for epoch in (1, 2, 3):
+        relay(EPOCH | {"epoch": epoch})
+    relay({"event": "note", "message": "choosing the best of 8 candidates to go on with"})
+    relay(EPOCH | {"phase": "train", "epoch": 1})
+    assert [line.split(",")[0] for _, line in log.lines] == [
+        "search: epoch 1 of 20",
+        "search: epoch 3 of 20",
+        "choosing the best of 8 candidates to go on with",
+        "train: epoch 1 of 20",
     ]
 
 

@@ -47,13 +47,21 @@ def test_several_silhouettes_are_told_apart_and_pictures_left_to_the_page(report
     assert "seed 3. By the angle between rows, not their distance. Measured on the" in text
 
 
+def test_a_curve_over_numbers_of_clusters_says_what_is_drawn(report_inputs) -> None:
+    one = report_inputs["members"][0]
+    members = [one | {"n_clusters": k, "silhouette": k / 10, "full": True} for k in (2, 3, 4)]
+    page = markdown_report(output="runs/a", **(report_inputs | {"members": members}))
+    [data] = re.findall(r"base64,([^)]+)\)", page)
+    assert "Silhouette by number of clusters k" in base64.b64decode(data).decode()
+
+
 def test_many_clusters_are_summed_up(report_inputs) -> None:
     first = report_inputs["cluster_profile"]["clusters"][0]
     report_inputs["cluster_profile"]["clusters"] = [
         {**first, "cluster": c, "rows": 10, "share": 0.05} for c in range(20)
     ]
     text = markdown_report(output="o", **report_inputs)
-    assert "| … | 150 | 75 % |  | 15 smaller clusters |" in text
+    assert "| … | 170 | 85 % |  | 17 smaller clusters |" in text
 
 
 def test_cells_hold_no_markdown() -> None:

@@ -294,15 +294,15 @@ def test_a_stop_is_clean_and_resumable(training, tmp_path, number, code):
     assert main(["run", config(tmp_path, path)]) == 0
 
 
-def test_a_source_changed_in_mid_run_ends_with_3(training, tmp_path, capfd):
+def test_a_killed_run_starts_over_where_its_source_has_changed(training, tmp_path, capfd):
     process, _, path = training
     process.kill()
     process.communicate()
     pq.write_table(rows(3000, seed=9), path)
-    quick = config(tmp_path, path)
-    ends(capfd, ["run", quick], 3, "data.parquet", "changed")
-    nothing_half_written(tmp_path)
-    assert main(["run", quick, "--force"]) == 0
+    assert main(["run", config(tmp_path, path)]) == 0
+    said = capfd.readouterr().err
+    assert "changed since this unfinished run profiled it: 'data.parquet'; the run starts" in said
+    assert pq.read_metadata(tmp_path / "out/labels/data.parquet").num_rows == 3000
 
 
 def test_a_full_disk_ends_with_4_and_leaves_nothing(tmp_path, capfd):

@@ -131,8 +131,29 @@ def test_a_source_that_changed_after_the_labels_is_noticed(tmp_path, data, capfd
         run(load_config(settings, []), on_event=stop)
     table = pq.read_table(data)
     pq.write_table(table.slice(0, 200), data)
-    assert main(["run", settings]) == 3
-    assert "rows.parquet" in capfd.readouterr().err
+    assert main(["run", settings]) == 0
+    assert "'rows.parquet'; the run starts over" in capfd.readouterr().err
+    assert pq.read_table(tmp_path / "out/labels/rows.parquet").num_rows == 200
+
+
+def test_a_killed_run_takes_files_that_came_since(tmp_path, data, capfd):
+    def stop(event):
+        if event.get("stage") == "evaluate" and event.get("status") == "started":
+            raise KeyboardInterrupt
+
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    table = pq.read_table(data)
+    pq.write_table(table, folder / "a.parquet")
+    pq.write_table(table, folder / "b.parquet")
+    settings = config(tmp_path, folder)
+    with pytest.raises(KeyboardInterrupt):
+        run(load_config(settings, []), on_event=stop)
+    (folder / "b.parquet").rename(folder / "c.parquet")
+    assert main(["run", settings]) == 0
+    assert "'b.parquet' and 1 more; the run starts over" in capfd.readouterr().err
+    names = sorted(path.name for path in (tmp_path / "out/labels").iterdir())
+    assert names == ["a.parquet", "c.parquet"]
 
 
 def test_a_label_column_of_nulls_agrees_with_nothing(tmp_path, data):

@@ -155,3 +155,24 @@ def test_pretraining_is_told_and_its_loss_bounds_the_winners(tmp_path):
     assert {"search", "train"} <= set(phases)
     for row in result["members"]:
         assert row["faithful"] or not row["full"]
+
+
+def test_a_start_far_from_the_pretrained_loss_is_never_chosen_by_its_silhouette(tmp_path):
+    # At so small a beta every latent is drawn to one place: nothing can be reconstructed.
+    plan = deep_plan(tmp_path, "dclam", betas=[1e-6], search=False)
+    segments = (replace(plan.segments[0], epochs=60), *plan.segments[1:])
+    plan = replace(plan, segments=segments)
+    result = run_ranks(replace(plan, folder=str(tmp_path / "out")), 1)[0]
+    assert not any(row["faithful"] for row in result["members"])
+    most = max(row["n_used"] for row in result["members"])
+    equal = [row for row in result["members"] if row["n_used"] == most]
+    equal = [row for row in equal if row["filled"]] or equal
+    assert result["winner"]["loss"] == min(row["loss"] for row in equal)
+    assert len(result["warnings"]) == 1
+    assert f"loss is {result['winner']['loss']:.3g}, " in result["warnings"][0]
+
+
+@pytest.mark.parametrize("kind", ["tdcm"])
+def test_a_model_that_is_not_judged_by_reconstruction_warns_of_nothing(tmp_path, kind):
+    plan = deep_plan(tmp_path, kind, search=False)
+    assert run_ranks(replace(plan, folder=str(tmp_path / "out")), 1)[0]["warnings"] == []

@@ -12,6 +12,7 @@ from clam_dist.train.selection import (
     passed_over,
     promising,
     rank_members,
+    unfaithful_words,
 )
 
 
@@ -104,3 +105,44 @@ def test_promising_numbers_of_clusters_by_hand():
     assert promising(values, (6.0, 0.1)) == [2, 3, 4]
     assert promising({k: (-v, e) for k, (v, e) in values.items()}, (0.0, 0.1)) == [3, 4]
     assert promising({2: (math.nan, math.nan)}, (1.0, 0.1)) == [2]
+
+
+def unfaithful(silhouette, loss, n_used=4, filled=True, faithful=False):
+    share = 0.2 if filled else 0.0
+    return Score(silhouette, 0.01, n_used, share, loss, False, faithful, filled)
+
+
+def test_where_none_is_faithful_the_least_loss_wins_never_the_silhouette():
+    members = [member(i) for i in range(4)]
+    scores = [
+        unfaithful(0.70, 4.05),  # untrained: flattering, and far from the rows
+        unfaithful(0.46, 1.30),
+        unfaithful(0.50, 1.25),
+        unfaithful(0.90, math.nan),
+    ]
+    assert choose(members, scores) == 2
+    assert choose(members, scores, "loss") == 2
+    # A loss smaller still counts less than all clusters in use, or than none that is tiny.
+    assert choose(members, [*scores[:3], unfaithful(0.9, 1.15, n_used=3, filled=False)]) == 2
+    assert choose(members, [*scores[:3], unfaithful(0.9, 1.15, filled=False)]) == 2
+    # A faithful one with a tiny cluster says more of the rows than any of these.
+    tiny = unfaithful(0.1, 1.0, filled=False, faithful=True)
+    assert choose(members, [*scores[:3], tiny]) == 3
+    # One that is full is chosen as ever.
+    assert choose(members, [*scores[:3], score(0.3, loss=1.05)]) == 3
+
+
+def test_where_none_is_faithful_the_loss_chooses_between_numbers_of_clusters_too():
+    members = [member(0, 2), member(1, 3), member(2, 4)]
+    scores = [unfaithful(0.9, 3.0, 2), unfaithful(0.5, 1.4, 3), unfaithful(0.4, 1.2, 4)]
+    assert choose(members, scores) == 2
+    assert choose(members, [score(0.2, 2), *scores[1:]]) == 0
+
+
+def test_words_for_an_unfaithful_winner_hold_both_losses_and_the_remedy():
+    row = describe(member(0), unfaithful(0.7, 0.0256), "start")
+    message = unfaithful_words(row, 0.0064)
+    assert "loss is 0.0256, 4 times the 0.0064 of its pretrained network" in message
+    assert "within 1.1 times" in message
+    assert "train.epochs" in message
+    assert "model.pretrain_epochs" in message

@@ -69,10 +69,25 @@ def _cluster(
         record_process()
         for name in mark_stale_siblings():
             logger.warning("marked an earlier run as crashed, its process is gone: %s", name)
+        for name in _skip_outdated_siblings():
+            logger.info("skipped, it had not begun and a later one waits: %s", name)
         with _watched_by_itself():
             return _run_stages(config, overrides, force, EventRelay(logger))
     except BaseException as caught:
         return ending_state(caught)
+
+
+def _skip_outdated_siblings() -> list[str]:
+    """Of the runs that wait for this deployment's slot, only the last is to have it."""
+    from prefect import runtime
+    from prefect.client.orchestration import get_client
+
+    from pipelines.waiting import skip_outdated
+
+    if runtime.deployment.id is None:
+        return []
+    with get_client(sync_client=True) as client:
+        return skip_outdated(client, runtime.deployment.id)
 
 
 def _watched_by_itself() -> contextlib.AbstractContextManager[None]:

@@ -15,13 +15,14 @@ import secrets
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from clam_dist.errors import RunError
+from clam_dist.errors import ConfigError, RunError
 
 STARTUP_TIMEOUT = 120.0
 """Seconds to wait for the server; the first start on a new home migrates a database."""
@@ -102,10 +103,12 @@ class EmbeddedServer:
 
         Raises
         ------
+        ConfigError
+            Where Prefect's home is no folder that can be written to.
         RunError
             Where the process ends before it names its port.
         """
-        self._folder.mkdir(parents=True, exist_ok=True)
+        check_home(self.home)
         self._take_turn()
         remove_orphans(self.home)
         # A session of its own: ctrl-C in the terminal must reach the run alone, which still has
@@ -224,6 +227,26 @@ class EmbeddedServer:
             f"Remedy: try again; or move {self.home} away; or start one with"
             " `prefect server start` and set PREFECT_API_URL to its address."
         )
+
+
+def check_home(home: Path) -> None:
+    """Make sure that Prefect's home is there and can be written to.
+
+    Raises
+    ------
+    ConfigError
+        Names it, what is wrong with it and the remedy.
+    """
+    folder = home / "clam_dist"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return
+    except OSError as error:
+        raise ConfigError(
+            f"PREFECT_HOME: {home} cannot be written to: {error.strerror}; set PREFECT_HOME to a"
+            " folder that can, or PREFECT_API_URL to a server that runs"
+        ) from error
 
 
 def remove_orphans(home: Path) -> list[int]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from clam_dist.errors import RunError
 from pipelines import settings
-from pipelines.server import EmbeddedServer
+from pipelines.server import EmbeddedServer, check_home
 from pipelines.stale import mark_stale_runs
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ def prefect_session(say: Callable[[str], None], schedules: bool = False) -> Iter
     own = EmbeddedServer(home, schedules=schedules) if api_url is None else None
     with contextlib.ExitStack() as stack:
         if own is not None:
+            check_home(home)
             if settings.is_first_start(home, os.environ):
                 say(f"first run: preparing Prefect's database in {home}, once (some 20 s)")
             stack.callback(own.stop)

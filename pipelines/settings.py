@@ -7,6 +7,8 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from clam_dist.errors import ConfigError
+
 _DATABASE_SETTINGS = (
     "PREFECT_SERVER_DATABASE_CONNECTION_URL",
     "PREFECT_API_DATABASE_CONNECTION_URL",
@@ -48,11 +50,17 @@ def configured_api(environ: Mapping[str, str], folder: Path) -> tuple[str | None
     }
     for path, hint in hints.items():
         if path.is_file() and hint in path.read_text(errors="replace").lower():
-            import prefect.settings
-            from prefect.context import refresh_global_settings_context
+            try:
+                import prefect.settings
+                from prefect.context import refresh_global_settings_context
 
-            refresh_global_settings_context()
-            settings = prefect.settings.get_current_settings()
+                refresh_global_settings_context()
+                settings = prefect.settings.get_current_settings()
+            except ValueError as wrong:  # TOML that is none, text that is no UTF-8, wrong values
+                raise ConfigError(
+                    f"{path}: Prefect cannot read its settings there:"
+                    f" {str(wrong).strip().splitlines()[0]}; mend the file or move it away"
+                ) from None
             return settings.api.url, settings.home
     return None, home
 

@@ -26,6 +26,9 @@ TAG = "clam_dist"
 _UNRECORDED = timedelta(minutes=1)
 """A run has recorded its process well within this time of its creation, or was killed before."""
 
+_HANDED_OUT = timedelta(minutes=30)
+"""A worker's run begins within this time of being handed out, or its worker was lost."""
+
 LABEL = "clam_dist.process"
 """The run's label that holds its process."""
 
@@ -128,8 +131,11 @@ def _is_run_gone(run: FlowRun, deployed: bool, now: datetime) -> bool:
     recorded = run.labels.get(LABEL)
     if recorded:
         return is_gone(str(recorded))
-    # A worker's run that has recorded nothing yet may be waiting for a machine: not ours to judge.
-    return not deployed and is_unrecorded(run.created or now, now)
+    if not deployed:
+        return is_unrecorded(run.created or now, now)
+    # A run that was handed out and has recorded nothing may wait for a machine, but not for ever.
+    since = now if run.state is None else run.state.timestamp
+    return run.state_type == "PENDING" and now - since > _HANDED_OUT
 
 
 def mark_stale_siblings() -> list[str]:

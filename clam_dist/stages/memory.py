@@ -125,7 +125,7 @@ def _later(sizes: Sizes, trained: bool = True) -> Parts:
     form = sizes.form
     held = 4 * (form.metric + form.network + form.derived)
     model = 4 * 6 * sizes.most_clusters * sizes.shown + held + _inference(sizes)
-    return {"left by training": left, "model": model}
+    return {"what training left": left, "model": model}
 
 
 def references(sizes: Sizes) -> Parts:

@@ -15,10 +15,11 @@ import pytest
 
 from clam_dist.cli import main
 from clam_dist.errors import ConfigError
-from pipelines.serve import cron_schedule, local_timezone
+from pipelines.configs import load_named
+from pipelines.serve import cron_schedule, is_one_folder, local_timezone
 
 
-@pytest.mark.parametrize("cron", ["61 * * * *", "* * *", "noon", "H * * * *", ""])
+@pytest.mark.parametrize("cron", ["61 * * * *", "* * *", "noon", "H * * * *", "", "* * * * * *"])
 def test_a_bad_cron_expression_is_one_message(cron: str) -> None:
     with pytest.raises(ConfigError, match="not a cron expression; give five fields") as caught:
         cron_schedule(cron, "Etc/UTC")
@@ -27,8 +28,22 @@ def test_a_bad_cron_expression_is_one_message(cron: str) -> None:
 
 
 def test_a_timezone_that_is_none() -> None:
-    with pytest.raises(ConfigError, match="no such timezone; give an IANA name"):
-        cron_schedule("0 3 * * *", "Mars/Olympus")
+    for zone in ("Mars/Olympus", ""):
+        with pytest.raises(ConfigError, match="no such timezone; give an IANA name"):
+            cron_schedule("0 3 * * *", zone)
+    assert cron_schedule("@daily", "Etc/UTC").cron == "@daily"
+
+
+@pytest.mark.parametrize(
+    ("uri", "one"),
+    [("runs/a", True), ("runs/{name}-{digest}", True), ("runs/{date}", False), ("{time}", False)],
+)
+def test_a_folder_for_each_run_or_one_for_all(tmp_path: Path, uri: str, one: bool) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text(
+        f"source: {{uri: a.parquet}}\nmodel: {{n_clusters: 3}}\noutput: {{uri: '{uri}'}}"
+    )
+    assert is_one_folder(load_named(str(path), [])[0]) is one
 
 
 def test_a_schedule_is_in_this_machines_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ in ``clam_dist`` imports this package. Prefect is imported inside functions.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from datetime import datetime
@@ -218,6 +219,8 @@ def _run(deployment: RunnerDeployment) -> None:
         await runner.aadd_deployment(deployment)
         await runner.start()
 
+    # Said at every look at a run that waits for its slot; the pages show it as waiting.
+    logging.getLogger("prefect.runner.state_proposer").setLevel(logging.WARNING)
     before = signal.getsignal(signal.SIGTERM)
     try:
         asyncio.run(run())

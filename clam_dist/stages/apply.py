@@ -80,6 +80,7 @@ def apply_model(
     """
     began = time.monotonic()
     config = config.resolve_templates(datetime.now())
+    _refuse_training_output(Path(config.output.uri))
     bundle = load_bundle(model)
     check_columns(bundle.model(), config.evaluate.columns, bundle.settings["kind"])
     if adapt:
@@ -126,6 +127,15 @@ def _ignore(event: Event) -> None:
 def _metrics_on_disk(output: Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((output / "metrics.json").read_text(encoding="utf-8"))
     return found
+
+
+def _refuse_training_output(output: Path) -> None:
+    """Labels of other rows would stand beside the run's own model and report."""
+    if (output / "run.json").exists():
+        raise ConfigError(
+            f"output.uri: {output} holds the results of a training run, which no --force replaces "
+            "by labels alone; name another folder"
+        )
 
 
 def _label_all(context: Context, bundle: Bundle, *, adapt: bool) -> dict[str, Any]:

@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from clam_dist.errors import RunError
-from pipelines.server import EmbeddedServer, remove_orphans
+from clam_dist.errors import ConfigError, RunError
+from pipelines.server import EmbeddedServer, check_home, remove_orphans
 
 SLEEP = "import time; time.sleep(60)"
 
@@ -100,3 +100,13 @@ def test_a_broken_record_is_left_alone(tmp_path: Path) -> None:
     record.write_text('{"pid": 1')
     assert remove_orphans(tmp_path) == []
     assert record.exists()
+
+
+def test_a_home_that_is_no_folder_is_named(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.write_text("")
+    with pytest.raises(ConfigError, match=r"PREFECT_HOME: .*home cannot be written to: ") as caught:
+        check_home(home)
+    assert "\n" not in str(caught.value)
+    check_home(tmp_path / "new")
+    assert list((tmp_path / "new").rglob("*")) == [tmp_path / "new" / "clam_dist"]

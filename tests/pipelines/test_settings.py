@@ -98,3 +98,30 @@ def test_a_first_start_is_one_without_a_database(tmp_path: Path) -> None:
     assert not is_first_start(tmp_path, {"PREFECT_SERVER_DATABASE_CONNECTION_URL": url})
     (tmp_path / "prefect.db").touch()
     assert not is_first_start(tmp_path, {})
+
+
+@pytest.mark.parametrize(
+    "profiles",
+    [
+        b'active = "a"\n[profiles.a\nPREFECT_API_URL = "http://127.0.0.1:1/api"\n',
+        b'active = "a"\n[profiles.a]\nPREFECT_API_URL = 5\n',
+        b'# \xff\xfe\nactive = "a"\n[profiles.a]\nPREFECT_API_URL = "http://127.0.0.1:1/api"\n',
+    ],
+)
+def test_settings_that_prefect_cannot_read_are_named(
+    environ: dict[str, str], tmp_path: Path, profiles: bytes
+) -> None:
+    (tmp_path / "profiles.toml").write_bytes(profiles)
+    done = subprocess.run(
+        [sys.executable, "-m", "pipelines.cluster", "quickstart"],
+        env=environ | {"PREFECT_HOME": str(tmp_path)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    last = done.stderr.splitlines()[-1]
+    assert (done.returncode, last.startswith("clam-dist-flow: error: ")) == (2, True), done.stderr
+    assert str(tmp_path / "profiles.toml") in last
+    assert "mend the file or move it away" in last
+    assert "Traceback" not in done.stderr

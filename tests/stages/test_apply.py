@@ -168,3 +168,14 @@ def test_a_model_that_cannot_adapt_says_so_before_any_work(trained, tmp_path):
     with pytest.raises(ConfigError, match="a clam model cannot give 'reconstruction'"):
         apply_model(folder / "out", config_from_dict(config))
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("options", [[], ["--force"]])
+def test_the_folder_of_a_training_run_is_refused(trained, capsys, options):
+    folder, _, _ = trained
+    before = (folder / "out" / "metrics.json").read_bytes()
+    assert assign(folder, folder / "data.parquet", folder / "out", *options) == 2
+    said = capsys.readouterr().err
+    assert "holds the results of a training run" in said
+    assert said.count("\n") == 1
+    assert (folder / "out" / "metrics.json").read_bytes() == before

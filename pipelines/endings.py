@@ -14,8 +14,23 @@ if TYPE_CHECKING:
     from prefect.states import State
 
 
-def ending_state(caught: BaseException) -> State:
-    """The state of a run or task that ended with an exception: one message, no stack of frames."""
+def ending_state(caught: BaseException, *, of_task: bool = False) -> State:
+    """The state of a run or task that ended with an exception: one message, no stack of frames.
+
+    The state's data are the exception that the run is to end with.
+
+    Parameters
+    ----------
+    caught
+        What ended it.
+    of_task
+        It is a task's state. Only the run itself lets a signal through.
+
+    Raises
+    ------
+    BaseException
+        ``caught`` itself, where the process is to end with it.
+    """
     from prefect import runtime
     from prefect.exceptions import TerminationSignal
     from prefect.states import Cancelled, Failed
@@ -23,11 +38,14 @@ def ending_state(caught: BaseException) -> State:
     # A worker that ends a deployed run expects to see its signal.
     deployed = runtime.deployment.id is not None
     stop = isinstance(caught, TerminationSignal)
-    if (stop and deployed) or not (stop or isinstance(caught, (Exception, KeyboardInterrupt))):
+    signalled = stop and deployed
+    if (signalled and not of_task) or not (
+        stop or isinstance(caught, (Exception, KeyboardInterrupt))
+    ):
         raise caught
     error = as_error(caught)
     state = Cancelled if error.exit_code >= 128 else Failed
-    return state(message=str(error), data=error)
+    return state(message=str(error), data=caught if signalled else error)
 
 
 def as_error(caught: BaseException) -> ClamDistError:

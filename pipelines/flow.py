@@ -140,7 +140,7 @@ def _run_task(kind: str, name: str, work: Callable[[], State], relay: EventRelay
             try:
                 return work()
             except BaseException as caught:
-                return ending_state(caught)
+                return ending_state(caught, of_task=True)
 
     run = task(
         name=kind,

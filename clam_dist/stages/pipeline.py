@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,10 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from clam_dist.config import Config, Stage
-from clam_dist.data.files import disk_errors, remove_temporaries
-from clam_dist.data.parquet import open_parquet
-from clam_dist.data.source import Source, SourceFile
-from clam_dist.errors import ConfigError
+from clam_dist.data.files import disk_errors
+from clam_dist.data.source import Source
 from clam_dist.executor import Event
 from clam_dist.launch import make_executor
 from clam_dist.manifests import describe_files, read_manifest, write_json, write_manifest
@@ -27,6 +24,14 @@ from clam_dist.ownership import Claim, claim
 from clam_dist.reporting.markdown import markdown_report
 from clam_dist.stages import assign, budget, evaluate, profile, report, shards, train
 from clam_dist.stages.context import STAGE_NAMES, Context, StageResult, strictly
+from clam_dist.stages.folders import (
+    changed_files,
+    check_folders,
+    check_same_source,
+    check_whole,
+    prepare,
+    start_over,
+)
 from clam_dist.stages.settings import check_model
 
 logger = logging.getLogger("clam_dist")
@@ -39,16 +44,6 @@ STAGES: dict[str, Callable[[Context], StageResult]] = {
     "evaluate": evaluate.run,
     "report": report.run,
 }
-RESULTS = (
-    "labels",
-    "logs",
-    "model",
-    "evaluation",
-    "metrics.json",
-    "run.json",
-    "sweep.nc",
-    "report.html",
-)
 
 
 @dataclass(frozen=True)
@@ -123,16 +118,14 @@ class Run:
     def _is_outdated(self, manifest: Mapping[str, Any]) -> bool:
         """Whether the source is no longer what it was; what was done of it is then forgotten."""
         before = Source.from_json(manifest["data"]["source"])
-        after = open_parquet(self.config.source.uri, self._context.storage_options)
-        changed = _differing(_stamps(before.files), _stamps(after.files))
+        changed = changed_files(before, self.config)
         if changed:
             more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
             self._context.warn(
                 f"the source has changed since this unfinished run profiled it: '{changed[0]}'"
                 f"{more}; the run starts over"
             )
-            _clear_results(self._context.output)
-            _clear_work(self._context.work)
+            start_over(self._context.work, self._context.output)
         return bool(changed)
 
     def finish(self) -> dict[str, Any]:
@@ -208,7 +201,7 @@ def open_run(
         The output folder is someone else's, its owner lives, or it holds other results.
     """
     config = config.resolve_templates(now or datetime.now())
-    _check_folders(config)
+    check_folders(config)
     check_model(config)
     run_id = uuid.uuid4().hex[:12]
     with claim(
@@ -220,14 +213,14 @@ def open_run(
     ) as held:
         run = Run(config, held, run_id, on_event or _ignore)
         if run.already_done:
-            _check_whole(held.output)
-            _check_same_source(config, held.output)
+            check_whole(held.output)
+            check_same_source(config, held.output)
             left = Path(config.work_folder())
             if left.is_dir() and not config.work.keep:  # killed between _SUCCESS and the clean-up
                 shutil.rmtree(left)
             yield run
             return
-        _prepare(run, held, fresh=force)
+        prepare(Path(config.work_folder()), held, fresh=force)
         try:
             yield run
         finally:
@@ -247,79 +240,3 @@ def run(
         for name in STAGE_NAMES:
             opened.stage(name)
         return opened.finish()
-
-
-def _prepare(opened: Run, held: Claim, *, fresh: bool) -> None:
-    """Clear what a lost or replaced run left where it would be taken for this one's."""
-    work, output = Path(opened.config.work_folder()), held.output
-    if held.previous is not None and not held.resumed:
-        _clear_results(output)  # of another config
-    if fresh:
-        _clear_work(work)
-    with disk_errors(str(work)):
-        os.makedirs(work, exist_ok=True)
-    for folder in {work, output}:
-        remove_temporaries(str(folder))
-
-
-def _clear_results(output: Path) -> None:
-    """Nothing of other results may stand beside this run's."""
-    for name in RESULTS:
-        path = output / name
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
-
-
-def _clear_work(work: Path) -> None:
-    """Forget what an unfinished run had done; a folder without manifests is not of a run."""
-    if (work / "manifests").is_dir():
-        shutil.rmtree(work)
-        with disk_errors(str(work)):
-            os.makedirs(work)
-
-
-def _stamps(files: Iterable[SourceFile]) -> dict[str, Any]:
-    return {f.name: (f.size, f.modified, f.footer) for f in files}
-
-
-def _differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """Names whose values differ, or that only one of the two has."""
-    return sorted(
-        name for name in before.keys() | after.keys() if before.get(name) != after.get(name)
-    )
-
-
-def _check_whole(output: Path) -> None:
-    """A finished run is done only while what it wrote stands there."""
-    needed = ("labels", "model", "metrics.json", "run.json", "sweep.nc", "report.html")
-    lost = [name for name in needed if not (output / name).exists()]
-    if lost:
-        raise ConfigError(
-            f"output.uri: {output} holds a finished run that has lost {', '.join(lost)}; make it "
-            "again with --force"
-        )
-
-
-def _check_folders(config: Config) -> None:
-    """The work folder must not lie where results are removed and written."""
-    work = os.path.abspath(config.work_folder())
-    for name in RESULTS:
-        inside = os.path.join(os.path.abspath(config.output.uri), name)
-        if os.path.commonpath([work, inside]) == inside:
-            raise ConfigError(f"work.uri: {config.work.uri} lies in the results; name another")
-
-
-def _check_same_source(config: Config, output: Path) -> None:
-    """A finished run is done only for the data that it saw."""
-    record = json.loads((output / "run.json").read_text(encoding="utf-8"))
-    before = {f["name"]: (f["size"], f["footer"]) for f in record["source"]["files"]}
-    source = open_parquet(config.source.uri, config.source.storage_options_plain())
-    differing = _differing(before, {f.name: (f.size, f.footer) for f in source.files})
-    if differing:
-        raise ConfigError(
-            f"output.uri: {output} holds a finished run of this config on other data "
-            f"({len(differing)} file(s) differ, such as '{differing[0]}'); name another folder, "
-            "or replace it with --force"
-        )

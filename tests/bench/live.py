@@ -377,6 +377,7 @@ def runs_collide_and_one_is_cancelled(site: Site) -> subprocess.Popen[bytes]:
     site.ask(f"flow_runs/{first}/set_state", state=state)
     within(90, lambda: site.is_in(first, "CANCELLED"), "the first is cancelled")
     check(not frames(site.log(first)), f"cancelled in {time.monotonic() - began:.0f} s, no frames")
+    check(site.tasks(first)["train"] == "Cancelled", f"its tasks: {site.tasks(first)}")
     within(30, lambda: not any(map(is_alive, family)), "its ranks have ended")
     check(True, f"its processes have ended, {time.monotonic() - began:.0f} s after")
     within(120, lambda: site.is_training(second), "the second trains")

@@ -6,7 +6,7 @@ import pytest
 
 from clam_dist.cli_errors import Terminated
 from clam_dist.errors import ConfigError, DataError, Interrupted, RunError
-from pipelines.endings import as_error
+from pipelines.endings import as_error, ending_state
 
 
 @pytest.mark.parametrize("error", [ConfigError("a"), DataError("b"), RunError("c")])
@@ -31,3 +31,22 @@ def test_a_bug_leaves_its_traceback_in_a_file() -> None:
     path = Path(str(error).rsplit(" ", 1)[1].rstrip(")"))
     assert "_ = 1 / 0" in path.read_text()
     path.unlink()
+
+
+def test_a_workers_signal_ends_the_run_and_cancels_its_task(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from prefect import runtime
+    from prefect.exceptions import TerminationSignal
+
+    signal = TerminationSignal(signal=15)
+    by_hand = ending_state(signal)
+    assert (by_hand.name, by_hand.data.exit_code) == ("Cancelled", 143)
+    monkeypatch.setattr(runtime.deployment, "id", "of a deployment", raising=False)
+    with pytest.raises(TerminationSignal):
+        ending_state(signal)
+    of_task = ending_state(signal, of_task=True)
+    assert of_task.name == "Cancelled"
+    assert "run the same again to go on" in str(of_task.message)
+    assert of_task.data is signal  # which the run ends with
+    assert ending_state(DataError("b"), of_task=True).name == "Failed"

@@ -169,8 +169,10 @@ class TrainState:
             for index in state["found"]
         }
         self.found_loss = {int(index): loss for index, loss in state["found_loss"].items()}
-        where = f"{self.plan.segments[self.segment].phase}, epoch {self.epoch}, step {self.step}"
-        self.say(f"training goes on from its checkpoint: {where}")
+        segments, left = self.plan.segments, sum(len(group.members) for group in self.groups)
+        at = f"round {self.segment + 1} of {len(segments)} ({segments[self.segment].phase})"
+        at += f", {left} candidate{'' if left == 1 else 's'}, epoch {self.epoch}, step {self.step}"
+        self.say(f"training goes on from its checkpoint: {at}")
 
     def _restore_begun(self, tensors: dict[str, torch.Tensor], state: dict[str, Any]) -> None:
         """What pretraining left; before the groups, which begin from it."""

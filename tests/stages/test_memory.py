@@ -240,7 +240,8 @@ def test_a_population_is_four_arrays_of_its_parameters():
 
 
 @pytest.mark.parametrize(("members", "queries"), [(64, 2048), (10, 8192)])
-def test_scoring_is_what_is_projected(members, queries):
+def test_scoring_is_what_is_projected(members, queries, monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 4)  # as many threads as there are at most
     x = np.random.default_rng(0).standard_normal((16_384, 14), dtype=np.float32)
     labels = np.random.default_rng(1).integers(9, size=(members, len(x)))
     score_labelings(x[:200], labels[:1, :200], [9])

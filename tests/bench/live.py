@@ -119,15 +119,15 @@ class Site:
 
     def start(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
         """Start a process that stays, in a group of its own, its output in a file."""
-        log = (self.folder / f"{name}.log").open("ab")
-        process = subprocess.Popen(
-            [sys.executable, "-m", *arguments],
-            cwd=self.folder,
-            env=self.environ,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
+        with (self.folder / f"{name}.log").open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", *arguments],
+                cwd=self.folder,
+                env=self.environ,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
         self.processes.append(process)
         return process
 
